@@ -12,6 +12,8 @@
  *     json_double(&w, NULL, 2.75);
  *     json_end_array(&w);
  *     json_end_object(&w);
+ *
+ * A writer keeps nothing of its text: a copy of it with another `out`, where the same text was put, goes on from there.
  */
 #pragma once
 

@@ -21,16 +21,31 @@ static void escape(struct strbuf *out, unsigned char c)
         strbuf_addf(out, "\\u%04x", c);
 }
 
+/* Bytes that stand for themselves: all of ASCII but what is escaped. */
+static size_t plain_run(const char *text, size_t len)
+{
+    size_t n = 0;
+    for (; n < len; n++) {
+        unsigned char c = (unsigned char)text[n];
+        if (c < 0x20 || c >= 0x7f || c == '"' || c == '\\') break;
+    }
+    return n;
+}
+
+/* Runs are added at once: a stream quotes keys that never change, and a few bytes of text, for each of its tokens. */
 void json_quote(struct strbuf *out, const char *text, size_t len)
 {
     strbuf_addc(out, '"');
     for (size_t at = 0; at < len;) {
+        size_t run = plain_run(text + at, len - at);
+        strbuf_addn(out, text + at, run);
+        if ((at += run) == len) break;
         unsigned char c = (unsigned char)text[at];
         uint32_t point;
         size_t n = utf8_decode(text + at, len - at, &point);
         if (n == 0)
             strbuf_add(out, "\xef\xbf\xbd");
-        else if (c < 0x20 || c == '"' || c == '\\' || c == 0x7f)
+        else if (c < 0x80)
             escape(out, c);
         else
             strbuf_addn(out, text + at, n);
@@ -116,8 +131,14 @@ void json_str(struct json_writer *w, const char *key, const char *value)
 
 void json_int(struct json_writer *w, const char *key, int64_t value)
 {
+    char digits[24];
+    size_t at = sizeof digits;
+    uint64_t left = value < 0 ? -(uint64_t)value : (uint64_t)value;
     entry(w, key);
-    strbuf_addf(w->out, "%" PRId64, value);
+    do digits[--at] = (char)('0' + left % 10);
+    while (left /= 10);
+    if (value < 0) digits[--at] = '-';
+    strbuf_addn(w->out, digits + at, sizeof digits - at);
 }
 
 void json_uint(struct json_writer *w, const char *key, uint64_t value)

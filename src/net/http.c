@@ -173,6 +173,7 @@ static ssize_t read_stream(void *arg, uint64_t, char *to, size_t most)
 {
     struct http_exchange *x = arg;
     for (;;) {
+        x->broken = x->broken || x->out.failed; /* clearing would forget it */
         size_t left = x->out.len - x->sent, n = left < most ? left : most;
         if (n) {
             memcpy(to, x->out.data + x->sent, n);
@@ -180,7 +181,7 @@ static ssize_t read_stream(void *arg, uint64_t, char *to, size_t most)
             if (x->sent == x->out.len) strbuf_clear(&x->out), x->sent = 0;
             return (ssize_t)n;
         }
-        if (x->broken || x->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+        if (x->broken) return MHD_CONTENT_READER_END_WITH_ERROR;
         if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
         enum turn turn = next_turn(x);
         if (turn == TURN_LOST) return MHD_CONTENT_READER_END_WITH_ERROR;

@@ -141,36 +141,43 @@ static void write_usage(struct call *c, struct json_writer *w)
     json_end_object(w);
 }
 
-/* An event of a stream: opened with its head, closed and sent by end_event. */
-struct event {
-    struct strbuf json;
-    struct json_writer w;
-};
-
-static void begin_event(struct call *c, struct event *e, const char *object)
+/* The beginning of a stream's events is the same in all of them: it is written once. */
+static void write_event_head(struct call *c, const char *object)
 {
-    e->json = (struct strbuf)STRBUF_INIT;
-    json_writer_init(&e->w, &e->json, 0);
-    write_head(c, &e->w, object);
-    json_begin_array(&e->w, "choices");
+    strbuf_add(&c->head, SSE_DATA);
+    json_writer_init(&c->behind_head, &c->head, 0);
+    write_head(c, &c->behind_head, object);
+    json_begin_array(&c->behind_head, "choices");
 }
 
-static void end_event(struct call *c, struct event *e, struct strbuf *out, bool usage)
+/* Events are written where they are sent from. JSON on one line has no line break that an event would have to split. */
+static struct json_writer begin_event(struct call *c, const char *object, struct strbuf *out)
 {
-    json_end_array(&e->w);
+    if (!c->head.len) write_event_head(c, object);
+    struct json_writer w = c->behind_head;
+    if (c->head.failed) out->failed = true;
+    strbuf_addn(out, strbuf_text(&c->head), c->head.len);
+    w.out = out;
+    return w;
+}
+
+static void end_event(struct call *c, struct json_writer *w, bool usage)
+{
+    json_end_array(w);
     if (usage)
-        write_usage(c, &e->w);
+        write_usage(c, w);
     else if (c->ask.usage_wanted)
-        json_null(&e->w, "usage");
-    json_end_object(&e->w);
-    sse_event(out, strbuf_text(&e->json), e->json.len);
-    strbuf_release(&e->json);
+        json_null(w, "usage");
+    json_end_object(w);
+    strbuf_add(w->out, SSE_END);
 }
 
 static void close_stream(struct call *c, const char *object, struct strbuf *out)
 {
-    struct event e;
-    if (c->ask.usage_wanted) begin_event(c, &e, object), end_event(c, &e, out, true);
+    if (c->ask.usage_wanted) {
+        struct json_writer w = begin_event(c, object, out);
+        end_event(c, &w, true);
+    }
     sse_event(out, "[DONE]", 6);
 }
 
@@ -191,10 +198,9 @@ static void write_text_choice(struct call *c, struct choice *ch, struct json_wri
 
 static void completion_piece(struct call *c, struct choice *ch, struct strbuf *out)
 {
-    struct event e;
-    begin_event(c, &e, COMPLETION);
-    write_text_choice(c, ch, &e.w, ch->told, ch->marks_told);
-    end_event(c, &e, out, false);
+    struct json_writer w = begin_event(c, COMPLETION, out);
+    write_text_choice(c, ch, &w, ch->told, ch->marks_told);
+    end_event(c, &w, false);
 }
 
 static void completion_close(struct call *c, struct strbuf *out) { close_stream(c, COMPLETION, out); }
@@ -229,53 +235,49 @@ void api_completions(struct server *s, struct http_exchange *x) { call_answer(s,
 
 #define CHUNK "chat.completion.chunk"
 
-static void begin_delta(struct choice *ch, struct event *e)
+static struct json_writer begin_delta(struct call *c, struct choice *ch, struct strbuf *out)
 {
-    json_begin_object(&e->w, NULL);
-    json_int(&e->w, "index", ch->index);
-    json_begin_object(&e->w, "delta");
+    struct json_writer w = begin_event(c, CHUNK, out);
+    json_begin_object(&w, NULL);
+    json_int(&w, "index", ch->index);
+    json_begin_object(&w, "delta");
+    return w;
 }
 
-static void end_delta(struct event *e, const char *reason)
+static void end_delta(struct call *c, struct json_writer *w, const char *reason)
 {
-    json_str(&e->w, "finish_reason", reason);
-    json_end_object(&e->w);
+    json_str(w, "finish_reason", reason);
+    json_end_object(w);
+    end_event(c, w, false);
 }
 
 static void chat_open(struct call *c, struct strbuf *out)
 {
     for (int i = 0; i < c->count; i++) {
-        struct event e;
-        begin_event(c, &e, CHUNK);
-        begin_delta(&c->choices[i], &e);
-        json_str(&e.w, "role", "assistant");
-        json_str(&e.w, "content", "");
-        json_end_object(&e.w);
-        json_null(&e.w, "logprobs");
-        end_delta(&e, NULL);
-        end_event(c, &e, out, false);
+        struct json_writer w = begin_delta(c, &c->choices[i], out);
+        json_str(&w, "role", "assistant");
+        json_str(&w, "content", "");
+        json_end_object(&w);
+        json_null(&w, "logprobs");
+        end_delta(c, &w, NULL);
     }
 }
 
 static void chat_piece(struct call *c, struct choice *ch, struct strbuf *out)
 {
-    struct event e;
+    struct json_writer w;
     if (ch->text.len > ch->told || ch->mark_count > ch->marks_told) {
-        begin_event(c, &e, CHUNK);
-        begin_delta(ch, &e);
-        json_strn(&e.w, "content", strbuf_text(&ch->text) + ch->told, ch->text.len - ch->told);
-        json_end_object(&e.w);
-        write_entries(c, ch, &e.w, ch->marks_told);
-        end_delta(&e, NULL);
-        end_event(c, &e, out, false);
+        w = begin_delta(c, ch, out);
+        json_strn(&w, "content", strbuf_text(&ch->text) + ch->told, ch->text.len - ch->told);
+        json_end_object(&w);
+        write_entries(c, ch, &w, ch->marks_told);
+        end_delta(c, &w, NULL);
     }
     if (ch->end == CHOICE_RUNS) return;
-    begin_event(c, &e, CHUNK);
-    begin_delta(ch, &e);
-    json_end_object(&e.w);
-    json_null(&e.w, "logprobs");
-    end_delta(&e, reasons[ch->end]);
-    end_event(c, &e, out, false);
+    w = begin_delta(c, ch, out);
+    json_end_object(&w);
+    json_null(&w, "logprobs");
+    end_delta(c, &w, reasons[ch->end]);
 }
 
 static void chat_close(struct call *c, struct strbuf *out) { close_stream(c, CHUNK, out); }

@@ -56,6 +56,7 @@ static void call_free(struct call *c)
     free(c->choices);
     free(c->prompts);
     strbuf_release(&c->piece);
+    strbuf_release(&c->head);
     strbuf_release(&c->stops);
     label_job_free(c->labels);
     doc_free(c->doc);
@@ -151,6 +152,29 @@ static void note_end(struct choice *ch, const struct engine_event *e)
     snprintf(ch->why, sizeof ch->why, "%s", e->why ? e->why : "");
 }
 
+/* The lock is held. */
+static void wake_later(struct call *c)
+{
+    if (c->waking) return;
+    c->waking = true, c->holders++;
+    c->wakes_next = c->server->waking, c->server->waking = c;
+}
+
+void call_wake_all(void *server)
+{
+    struct server *s = server;
+    while (s->waking) {
+        struct call *c = s->waking;
+        s->waking = c->wakes_next;
+        pthread_mutex_lock(&c->lock);
+        c->waking = false;
+        if (c->exchange) http_wake(c->exchange);
+        bool last = --c->holders == 0;
+        pthread_mutex_unlock(&c->lock);
+        if (last) call_free(c);
+    }
+}
+
 static bool hear(void *arg, const struct engine_event *e)
 {
     struct choice *ch = arg;
@@ -162,8 +186,11 @@ static bool hear(void *arg, const struct engine_event *e)
         ch->overrun = true, wanted = false;
     if (wanted && e->vector && !keep_vector(ch, e->vector)) ch->overrun = true;
     if (end) note_end(ch, e);
-    bool wake = end || !wanted || c->streams || c->ask.stops || ch->count - ch->taken >= BATCH;
-    if (c->exchange && wake) http_wake(c->exchange);
+    bool wake = c->streams || c->ask.stops || ch->count - ch->taken >= BATCH;
+    if (c->exchange && (end || !wanted))
+        http_wake(c->exchange);
+    else if (c->exchange && wake)
+        wake_later(c);
     bool last = end && --c->holders == 0;
     pthread_mutex_unlock(&c->lock);
     if (last) call_free(c);

@@ -2,7 +2,8 @@
  *
  *     call_answer(s, x, &form);          // form.read: c->ask, call_add_prompt(c, ...)
  *
- * The engine's thread only stores tokens (hear) and wakes the exchange. call_more turns them into text on an HTTP
+ * The engine's thread only stores tokens (hear) and, once it has reported a whole step, wakes the exchanges: an HTTP thread that
+ * is woken for each token alone looks through all its connections for each. call_more turns them into text on an HTTP
  * thread, looks for stop strings, and lets the form write. A request with n choices becomes n engine requests.
  *
  * A call is referenced by the exchange until its end, and by the engine once per choice until that choice's last
@@ -130,10 +131,14 @@ struct call {
     double began;
     bool streams;
     struct strbuf piece; /* scratch of call_more */
+    struct strbuf head;  /* beginning of every event of a stream, once there was one */
+    struct json_writer behind_head;
 
     pthread_mutex_t lock;
     struct http_exchange *exchange; /* NULL: it has ended */
     int holders;
+    bool waking;                 /* in server.waking, and held by it */
+    struct call *wakes_next;     /* in that list: the stepping thread's */
     int64_t reserved;            /* of server.answers, guarded by its lock */
     struct call *before, *after; /* all calls of the server, guarded by its lock */
 };
@@ -154,6 +159,9 @@ void call_end(struct call *c);
 
 /* Ends every running choice as failed without waiting for the engine. Any thread may call it. */
 void call_fail_all(struct server *s, const char *why);
+
+/* Wakes the exchanges whose tokens were put down since the last time. For engine_on_told. */
+void call_wake_all(void *server);
 
 /* For forms. */
 int64_t call_answer_tokens(const struct call *c);

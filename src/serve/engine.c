@@ -453,10 +453,27 @@ void engine_set_room(struct engine *e, int64_t request_bytes, int64_t most)
 
 /* --- running ---------------------------------------------------------------------------------------------- */
 
+void engine_on_told(struct engine *e, void (*told)(void *arg), void *arg)
+{
+    LOCKED(&e->lock);
+    e->on_told = told, e->told_arg = arg;
+}
+
+void engine_told(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    void (*told)(void *arg) = e->on_told;
+    void *arg = e->told_arg;
+    pthread_mutex_unlock(&e->lock);
+    if (told) told(arg);
+}
+
 enum plim_status engine_step(struct engine *e, struct plim_error *err)
 {
     engine_snapshot_idle(e);
-    return e->kind->step(e, err);
+    enum plim_status status = e->kind->step(e, err);
+    engine_told(e);
+    return status;
 }
 
 /* Sleeps while there is nothing to do; false: nothing will come. */

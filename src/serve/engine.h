@@ -229,6 +229,10 @@ enum plim_status engine_submit(struct engine *e, const struct engine_request *re
                                struct plim_error *err);
 void engine_cancel(struct engine *e, int64_t id); /* its blocks are free at the next step */
 
+/* Called on the stepping thread once all tokens of a step have been heard: whoever wakes threads for them can do it once for
+ * each step instead of once for each token. NULL: nobody. A call may still be under way when this returns. */
+void engine_on_told(struct engine *e, void (*told)(void *arg), void *arg);
+
 /* Runs one step. On a device error every request is kept; the step may be repeated or the engine closed. */
 enum plim_status engine_step(struct engine *e, struct plim_error *err);
 bool engine_busy(const struct engine *e);

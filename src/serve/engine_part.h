@@ -127,6 +127,8 @@ struct engine {
     char *raw;            /* logits of up to ENGINE_RAW_ROWS rows that the host draws */
 
     pthread_mutex_t lock;
+    void (*on_told)(void *arg); /* guarded by the lock, as is told_arg */
+    void *told_arg;
     pthread_cond_t more;  /* signalled when there is work */
     struct request *live; /* all of them, newest first */
     int64_t live_count, live_bytes, bytes_room;
@@ -190,6 +192,7 @@ void engine_finish_cancelled(struct engine *e, struct request *r);
 /* Reports the next token of a request's answer. Returns false if the request ended with it. */
 bool engine_answer(struct engine *e, struct request *r, const struct draw *d);
 enum plim_status engine_step_decoder(struct engine *e, struct plim_error *err);
+void engine_told(struct engine *e);      /* a step's tokens were heard */
 void engine_tell_rest(struct engine *e); /* reports the tokens of e->untold */
 
 /* engine_snapshot.c: engine_loop is exec_loop, measured if a snapshot waits for a step; engine_snapshot_idle

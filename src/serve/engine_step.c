@@ -258,7 +258,9 @@ void engine_tell_rest(struct engine *e)
 {
     const struct step *s = e->untold;
     e->untold = NULL, e->untold_ends = 0;
-    if (s && tell_all(e, s)) note(e, NULL);
+    if (!s) return;
+    if (tell_all(e, s)) note(e, NULL);
+    engine_told(e);
 }
 
 enum plim_status engine_readmit(struct engine *e, struct plim_error *err)

@@ -225,7 +225,9 @@ enum plim_status server_ready(struct server *s, const struct server_model *model
     }
     if (status == PLIM_OK && engine_plan(model->engine)->labels)
         status = classifier_open(&s->classifier, model->folder, engine_spec(model->engine), tok, err);
-    if (status == PLIM_OK) atomic_store(&s->state, SERVER_READY);
+    if (status != PLIM_OK) return status;
+    engine_on_told(model->engine, call_wake_all, s);
+    atomic_store(&s->state, SERVER_READY);
     return status;
 }
 
@@ -239,13 +241,16 @@ void server_fail(struct server *s, const char *why)
 
 void server_stop(struct server *s)
 {
-    if (s) http_close(s->http), s->http = NULL;
+    if (!s || !s->http) return;
+    http_close(s->http), s->http = NULL;
+    if (s->model.engine) engine_on_told(s->model.engine, NULL, NULL);
 }
 
 void server_close(struct server *s)
 {
     if (!s) return;
     server_stop(s);
+    call_wake_all(s); /* of a step that failed while it was told */
     for (int i = 0; i < s->encoders; i++) encoder_close(s->encoder[i]);
     pthread_cond_destroy(&s->returned);
     pthread_mutex_destroy(&s->large);

@@ -24,7 +24,8 @@ struct server {
     pthread_mutex_t large;     /* held while a large body is read */
     pthread_mutex_t lock;
     struct call *calls;
-    int64_t answers; /* bytes reserved for the answers of all requests */
+    struct call *waking; /* calls to wake when the step is told: only the stepping thread touches it */
+    int64_t answers;     /* bytes reserved for the answers of all requests */
     pthread_cond_t returned;
     size_t piece_most;                        /* bytes of text that a token of an answer adds */
     size_t longest;                           /* longest text of a token; 0: unknown */

@@ -14,6 +14,7 @@
 #include "serve/engine_adapters.h"
 #include "serve/engine_snapshot.h"
 #include "base/clock.h"
+#include "base/locked.h"
 #include "model/hf.h"
 
 #include <stdatomic.h>
@@ -44,6 +45,8 @@ struct engine {
     int64_t last_id;
     struct engine_stats stats;
     struct engine_orders orders;
+    void (*on_told)(void *arg);
+    void *told_arg;
 };
 
 static int64_t setting(const char *name, int64_t otherwise)
@@ -202,6 +205,21 @@ void engine_cancel(struct engine *e, int64_t id)
     pthread_mutex_unlock(&e->lock);
 }
 
+void engine_on_told(struct engine *e, void (*told)(void *arg), void *arg)
+{
+    LOCKED(&e->lock);
+    e->on_told = told, e->told_arg = arg;
+}
+
+static void tell_step(struct engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    void (*told)(void *arg) = e->on_told;
+    void *arg = e->told_arg;
+    pthread_mutex_unlock(&e->lock);
+    if (told) told(arg);
+}
+
 static void read_prompt(struct engine *e, struct job *j)
 {
     j->read = true;
@@ -252,6 +270,7 @@ static void step(struct engine *e)
             advance(e, j);
         j = next;
     }
+    tell_step(e);
 }
 
 /* Were enough requests there at once? If not, a moment passes. */

@@ -302,6 +302,33 @@ static void test_writer(void **state)
     strbuf_release(&sb);
 }
 
+/* Texts that begin alike: the beginning is written once, and copies of the writer go on after it. */
+static void test_writer_goes_on(void **state)
+{
+    (void)state;
+    struct strbuf head = STRBUF_INIT;
+    struct json_writer behind = json_object(&head, 0);
+    json_int(&behind, "least", INT64_MIN);
+    json_int(&behind, "most", INT64_MAX);
+    json_int(&behind, "none", 0);
+    for (int i = 1; i <= 2; i++) {
+        struct strbuf sb = STRBUF_INIT;
+        struct json_writer w = behind;
+        w.out = &sb;
+        strbuf_addn(&sb, strbuf_text(&head), head.len);
+        json_strn(&w, "a\tb", "\xc3\xa9 plain \x80\"", (size_t)(i == 1 ? 2 : 11));
+        json_end_object(&w);
+        assert_string_equal(strbuf_text(&sb),
+                            i == 1
+                                ? "{\"least\":-9223372036854775808,\"most\":9223372036854775807,\"none\":0,"
+                                  "\"a\\tb\":\"\xc3\xa9\"}"
+                                : "{\"least\":-9223372036854775808,\"most\":9223372036854775807,\"none\":0,"
+                                  "\"a\\tb\":\"\xc3\xa9 plain \xef\xbf\xbd\\\"\"}");
+        strbuf_release(&sb);
+    }
+    strbuf_release(&head);
+}
+
 static void test_writer_indents(void **state)
 {
     (void)state;
@@ -377,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_load),
         cmocka_unit_test(test_writer),
+        cmocka_unit_test(test_writer_goes_on),
         cmocka_unit_test(test_writer_indents),
         cmocka_unit_test(test_tree_round_trip),
         cmocka_unit_test(test_doubles_round_trip),

@@ -540,6 +540,57 @@ static void test_cancel(void **state)
     check_cancel(false), check_cancel(true);
 }
 
+struct told {
+    const struct heard *h;
+    int n, before, times; /* tokens heard by all until the last call; calls with news */
+};
+
+static int heard_by_all(const struct told *t)
+{
+    int sum = 0;
+    for (int r = 0; r < t->n; r++) sum += t->h[r].count;
+    return sum;
+}
+
+static void hear_told(void *arg)
+{
+    struct told *t = arg;
+    int sum = heard_by_all(t);
+    assert_true(sum - t->before <= t->n);
+    t->times += sum > t->before, t->before = sum;
+}
+
+static void check_told(struct setting s)
+{
+    struct heard h[3];
+    struct told told = {.h = h, .n = 3};
+    struct device *device = open_device(&s);
+    struct engine *e = open_engine(&s, device);
+    make_prompts(h, 3);
+    engine_on_told(e, hear_told, &told);
+    for (int r = 0; r < 3; r++) submit(e, &h[r], 0, -1, NULL);
+    steps(e);
+    int heard = heard_by_all(&told);
+    assert_true(heard > 0 && told.before == heard);
+    engine_stats(e, &s.stats);
+    assert_true(told.times >= h[0].count && told.times <= s.stats.steps);
+    engine_on_told(e, NULL, NULL);
+    submit(e, &h[0], 0, -1, NULL);
+    h[0].count = 0;
+    steps(e);
+    assert_int_equal(told.before, heard);
+    engine_close(e);
+    device->ops->close(device);
+}
+
+/* After each step whoever hears is told once that all its tokens were heard, also where they are reported later. */
+static void test_told(void **state)
+{
+    (void)state;
+    check_told((struct setting){.model = "llama-tied", .parallel = 3});
+    check_told((struct setting){.model = "llama-tied", .parallel = 3, .fake = true});
+}
+
 /* The row of an encoder-decoder is taken. Who waits for it and is cancelled need not wait for the row's answer. */
 static void test_cancel_while_rows_are_taken(void **state)
 {
@@ -816,6 +867,7 @@ int main(void)
         cmocka_unit_test(test_moving_line),
         cmocka_unit_test(test_moving_line_of_a_device),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_told),
         cmocka_unit_test(test_cancel_while_rows_are_taken),
         cmocka_unit_test(test_ended_requests_do_not_wait),
         cmocka_unit_test(test_stopped_answers_are_expected),
