@@ -1,9 +1,9 @@
 /* quantised.cu - how fast a card multiplies weights in quantised blocks (src/device/cuda/quantised_product.cu).
  *
- *     cc -O2 -c -I src src/device/cuda/cuda_workspace.c src/tensor/blocks.c src/tensor/dtype.c
- *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/quantised.cu \
- *         src/device/cuda/quantised_product.cu src/device/cuda/quantised.cu src/device/cuda/matmul_few.cu *.o \
- *         -o quantised && ./quantised [1b|8b]
+ *     make
+ *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src -I include bench/gpu/quantised.cu \
+ *         src/device/cuda/quantised_product.cu src/device/cuda/quantised.cu src/device/cuda/matmul_few.cu \
+ *         build/release/libplimsoll.a -o quantised && ./quantised [1b|8b]
  *
  * A token of a LLaMA, every layer's products and the head, as a graph of launches over weights that together are larger
  * than the second-level cache: microseconds, and bytes of weights per second. Kernels overlap as they do when tokens are
