@@ -324,11 +324,11 @@ template <int TYPE, class W> static int run(const struct cuda_queue *queue, prob
     p.ring = (int)ring_bytes<B, W>(p.stages);
     const size_t shared = (size_t)p.ring + x;
     /* The most there can be, not what this launch needs: a recording may hold launches that need more. */
-    int failed = shared <= (size_t)40 << 10
-                     ? 0
-                     : (int)cudaFuncSetAttribute((const void *)kernel,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 (int)room_of(queue));
+    int failed =
+        shared <= (size_t)40 << 10
+            ? 0
+            : (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)room_of(queue));
     /* They take items in turn; experts' may be empty. */
     if (!p.q.ends) blocks = fewest(blocks, fewest(W::wanted, blocks_at_once(queue, shared)) * queue->sms);
     return failed ? failed : launch(queue, kernel, blocks, THREADS, shared, p);
