@@ -1,7 +1,8 @@
 /* experts.cu - products of experts (src/device/cuda/expert_linear*.cu) against one dense product with as many rows.
  *
- *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/experts.cu \
- *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu src/device/cuda/cuda_workspace.c \
+ *     make
+ *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src -I include bench/gpu/experts.cu \
+ *         src/device/cuda/expert_linear.cu src/device/cuda/expert_linear_hopper.cu build/release/libplimsoll.a \
  *         -lcublas -o experts && ./experts
  *
  * In bf16, gradients of weights in fp32 (+=: added to those there), with rows spread over the experts evenly, each expert half

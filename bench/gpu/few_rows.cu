@@ -1,6 +1,6 @@
 /* few_rows.cu - how fast a card reads weights in products of few rows (src/device/cuda/matmul_few.cu).
  *
- *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/few_rows.cu \
+ *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src -I include bench/gpu/few_rows.cu \
  *         src/device/cuda/matmul_few.cu -o few_rows && ./few_rows
  *
  * The products of a LLaMA-1B layer and of its head, in bf16: a graph of launches over weights that together are larger

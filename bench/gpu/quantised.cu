@@ -1,16 +1,18 @@
 /* quantised.cu - how fast a card multiplies weights in quantised blocks (src/device/cuda/quantised_product.cu).
  *
- *     cc -O2 -c -I src src/device/cuda/cuda_workspace.c src/tensor/blocks.c src/tensor/dtype.c
- *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src bench/gpu/quantised.cu \
- *         src/device/cuda/quantised_product.cu src/device/cuda/quantised.cu src/device/cuda/matmul_few.cu *.o \
- *         -o quantised && ./quantised [1b|8b]
+ *     make
+ *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src -I include bench/gpu/quantised.cu \
+ *         src/device/cuda/quantised_product.cu src/device/cuda/quantised.cu src/device/cuda/quantised_wide.cu \
+ *         src/device/cuda/matmul_few.cu build/release/libplimsoll.a -o quantised && ./quantised [1b|8b]
  *
  * A token of a LLaMA, every layer's products and the head, as a graph of launches over weights that together are larger
  * than the second-level cache: microseconds, and bytes of weights per second. Kernels overlap as they do when tokens are
  * generated; norms and gated units are made by the products. The last lines are the time that dequantising takes, which
- * products with more rows pay before cuBLASLt begins. */
+ * products with more rows, or of types with a table, pay before cuBLASLt begins. */
 extern "C" {
 #include "device/cuda/quantised.h"
+#include "device/cuda/quantised_wide.h"
+#include "tape/quantised.h"
 }
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -180,6 +182,39 @@ static void print_widen(const struct cuda_queue *queue, const struct model *m, i
            bytes / s * 1e-9);
 }
 
+/* Products that quantised_wide.cu calls with a weight of numbers: here its own time is wanted. */
+extern "C" int cuda_linear(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+extern "C" int cuda_linear_dx(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+extern "C" int cuda_dora_norm(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+
+/* All weights of the layers, of a type with a table, as numbers. */
+static void print_table(const struct cuda_queue *queue, const struct model *m, const char *name, int type)
+{
+    cudaGraph_t graph;
+    size_t at = 0;
+    double bytes = 0;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < m->layers * HEAD; i++) {
+        const struct shape *s = &m->shape[i % HEAD];
+        for (int64_t lines : {s->lines, s->lines2}) {
+            if (!lines) continue;
+            struct op op = tape_op(OP_LINEAR_Q, -1);
+            op.attr.lines[0].type = type, op.attr.lines[0].lines = lines;
+            struct tensor rows = {}, w = {};
+            rows.type = DT_BF16, w.type = DT_U8, w.ndim = 1, w.dim[0] = quantised_bytes(&op.attr, s->k);
+            struct kernel_call call = {};
+            call.op = &op, call.desc[LINEAR_Q_X] = &rows, call.desc[LINEAR_Q_W] = &w;
+            call.in[LINEAR_Q_W] = take(&at, bytes_of(type, lines, s->k)), call.work = work;
+            CHECK((cudaError_t)cuda_linear_q_wide(queue, &call));
+            bytes += (double)bytes_of(type, lines, s->k) + (double)bytes_of(0, lines, s->k);
+        }
+    }
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    double s = time_graph(graph);
+    printf("%s %s dequantised: %6.0f us, %4.0f GB/s read and written\n", m->name, name, s * 1e6,
+           bytes / s * 1e-9);
+}
+
 int main(int argc, char **argv)
 {
     static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128};
@@ -191,7 +226,7 @@ int main(int argc, char **argv)
     CHECK(cudaMalloc((void **)&x, (size_t)16 << 20));
     CHECK(cudaMalloc((void **)&a, (size_t)16 << 20));
     CHECK(cudaMalloc((void **)&y, (size_t)64 << 20));
-    CHECK(cudaMalloc((void **)&work, CUDA_WIDE_BYTES));
+    CHECK(cudaMalloc((void **)&work, (size_t)256 << 20)); /* quantised_wide.cu has a whole weight there */
     CHECK(cudaMemset(weights, 0x11, POOL));
     CHECK(cudaMemset(x, 0x11, (size_t)16 << 20));
     CHECK(cudaMemset(a, 0x11, (size_t)16 << 20));
@@ -203,6 +238,7 @@ int main(int argc, char **argv)
             for (int r : rows)
                 if (types[t].type || r <= CUDA_FEW_ROWS) print_rows(queue, &m, t, r);
         for (int t = 0; t + 1 < TYPES; t++) print_widen(&queue, &m, t);
+        print_table(&queue, &m, "NF4", BLOCK_NF4), print_table(&queue, &m, "NF4_DQ", BLOCK_NF4_DQ);
     }
     return 0;
 }

@@ -32,26 +32,6 @@ static const unsigned char fp4_order[16] = {11, 10, 13, 12, 15, 14, 9, 0, 8, 1, 
 
 /* --- magnitudes of 8 bits ------------------------------------------------------------------------------------ */
 
-/* Boundary i of an even division of [0.1, 1] into n parts, from the nearer end. */
-static float boundary(int i, int n)
-{
-    float step = (1.0f - 0.1f) / (float)n;
-    return i < (n + 1) / 2 ? fmaf(step, (float)i, 0.1f) : fmaf(-step, (float)(n - i), 1.0f);
-}
-
-/* Seven decades, with 1, 2, 4, ... 64 numbers each: the middles of even parts. 127 is zero and 255 is one. */
-float block4_map(int code)
-{
-    static const float decade[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
-    if (code == 127) return 0;
-    if (code == 255) return 1;
-    int place = code > 127 ? code - 127 : 127 - code, which = 0;
-    while (place >> (which + 1)) which++;
-    int parts = 1 << which, part = place - parts;
-    float size = (boundary(part, parts) + boundary(part + 1, parts)) / 2 * decade[which];
-    return code > 127 ? size : -size;
-}
-
 float block4_dq_magnitude(float offset, float scale, int code)
 {
     float size = block4_map(code) * scale;

@@ -23,15 +23,17 @@ template <class T> __global__ void __launch_bounds__(THREADS) scale_columns(scal
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= s.count) return;
-    int64_t c = i % s.columns;
+    int64_t c;
+    divide(i, s.columns, &c);
     float bias = s.bias ? number(s.bias + c) : 0, add = s.other ? number(s.other + i) : 0;
     put_number(s.y + i, fmaf(number(s.x + i) - bias, factor_of(s, c), bias + add));
 }
 
 template <class T> __global__ void __launch_bounds__(THREADS) scale_gradient(scaled_columns<T> s)
 {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < s.count) put_number(s.y + i, number(s.other + i) * factor_of(s, i % s.columns));
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, c;
+    divide(i, s.columns, &c);
+    if (i < s.count) put_number(s.y + i, number(s.other + i) * factor_of(s, c));
 }
 
 template <class T, class G>

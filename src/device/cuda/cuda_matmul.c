@@ -534,9 +534,11 @@ static int add_in_place(const struct cuda_queue *queue, struct product *p)
     size_t size = dtype_size(p->d.type), step = (size_t)step_of(&p->d) * size;
     void *to = (void *)(uintptr_t)p->d.at;
     const void *from = p->c.at;
+    size_t width = (size_t)p->d.rows * size, count = (size_t)p->d.cols;
+    cudaStream_t stream = (cudaStream_t)queue->stream;
     p->c.at = p->d.at;
-    return (int)cudaMemcpy2DAsync(to, step, from, step, (size_t)p->d.rows * size, (size_t)p->d.cols,
-                                  cudaMemcpyDeviceToDevice, (cudaStream_t)queue->stream);
+    if (step == width) return (int)cudaMemcpyAsync(to, from, width * count, cudaMemcpyDeviceToDevice, stream);
+    return (int)cudaMemcpy2DAsync(to, step, from, step, width, count, cudaMemcpyDeviceToDevice, stream);
 }
 
 static int run_part(const struct cuda_queue *queue, const struct kernel_call *call,

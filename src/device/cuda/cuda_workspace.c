@@ -55,7 +55,6 @@ static size_t linear_q_wide(const struct cuda_card *, const struct tensor *const
     return CUDA_MATMUL_BYTES + (size_t)(quantised_lines(&op->attr) * k) * size;
 }
 
-/* One record more than there are: a lane reads scales of two rows. */
 static size_t q_rows_bytes(int64_t rows, int64_t k)
 {
     return (size_t)(rows * parts_of(k, CUDA_Q_CHUNK)) * CUDA_Q_RECORD;

@@ -277,9 +277,15 @@ template <class B, class W> static size_t ring_bytes(int stages)
            (size_t)W::sum_places * W::sums;
 }
 
+/* Beside what a launch asks for there are the kernel's own variables (barriers, a norm's sums), and 1 KiB of the system's for each block. */
+enum { OWN_BYTES = 256, SYSTEM_BYTES = 1024 };
+static_assert(WARPS * DEPTH * 8 + ROW_WARPS * 4 <= OWN_BYTES, "barriers and a norm's sums");
+
+static size_t room_of(const struct cuda_queue *queue) { return queue->shared_most - OWN_BYTES; }
+
 static int64_t blocks_at_once(const struct cuda_queue *queue, size_t shared)
 {
-    return (int64_t)((queue->shared_most + 1024) / (shared + 1024));
+    return (int64_t)((queue->shared_most + SYSTEM_BYTES) / (shared + OWN_BYTES + SYSTEM_BYTES));
 }
 
 /* As many chunks under way as memory's latency wants, and room for as many blocks of threads as there are and registers allow;
@@ -317,10 +323,12 @@ template <int TYPE, class W> static int run(const struct cuda_queue *queue, prob
     p.stages = stages_for<B, W>(queue, blocks, x);
     p.ring = (int)ring_bytes<B, W>(p.stages);
     const size_t shared = (size_t)p.ring + x;
-    int failed = shared <= (size_t)40 << 10
-                     ? 0
-                     : (int)cudaFuncSetAttribute((const void *)kernel,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    /* The most there can be, not what this launch needs: a recording may hold launches that need more. */
+    int failed =
+        shared <= (size_t)40 << 10
+            ? 0
+            : (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)room_of(queue));
     /* They take items in turn; experts' may be empty. */
     if (!p.q.ends) blocks = fewest(blocks, fewest(W::wanted, blocks_at_once(queue, shared)) * queue->sms);
     return failed ? failed : launch(queue, kernel, blocks, THREADS, shared, p);
@@ -346,7 +354,7 @@ template <int TYPE, bool ONE> static int run_shared(const struct cuda_queue *que
 /* Up to a tile of rows. */
 template <int TYPE> static int run_few(const struct cuda_queue *queue, const problem &p)
 {
-    if (p.q.ends || shared_x_bytes(p) + ring_bytes<blocks<TYPE>, way<1, 1, 8, true>>(1) > queue->shared_most)
+    if (p.q.ends || shared_x_bytes(p) + ring_bytes<blocks<TYPE>, way<1, 1, 8, true>>(1) > room_of(queue))
         return run<TYPE, way<1, 1, 8, false>>(queue, p);
     return p.rounds ? run_shared<TYPE, true>(queue, p) : run_shared<TYPE, false>(queue, p);
 }
@@ -355,7 +363,7 @@ template <int TYPE> static int run_few(const struct cuda_queue *queue, const pro
 template <int TYPE, int TILES> static int run_tiles(const struct cuda_queue *queue, const problem &p)
 {
     using two = way<TILES, 2, 8, false>;
-    const bool fits = ring_bytes<blocks<TYPE>, two>(1) <= queue->shared_most;
+    const bool fits = ring_bytes<blocks<TYPE>, two>(1) <= room_of(queue);
     return fits && panels_of(p) >= 4 * queue->sms ? run<TYPE, two>(queue, p)
                                                   : run<TYPE, way<TILES, 1, 8, false>>(queue, p);
 }

@@ -25,32 +25,34 @@ enum {
 
 struct numbers {
     float element[16];
-    float magnitude[256]; /* of types with double quantisation */
 };
 
 ON_GPU float float_at(const unsigned char *p) { return *reinterpret_cast<const float *>(p); }
 
-/* Magnitude of a part of a line's block. */
+/* Magnitude of a part of a line's block. map: of codes, with double quantisation. */
 template <bool DOUBLE>
-ON_GPU float magnitude_of(const numbers &t, const unsigned char *group, int line, int part)
+ON_GPU float magnitude_of(const float *map, const unsigned char *group, int line, int part)
 {
     float first = float_at(group + 4 * line);
     if (!DOUBLE) return first;
     unsigned char code = group[8 * LINES + 4 * line + part];
-    return __fadd_rn(__fmul_rn(t.magnitude[code], float_at(group + 4 * (LINES + line))), first);
+    return __fadd_rn(__fmul_rn(map[code], float_at(group + 4 * (LINES + line))), first);
 }
 
-/* Blocks of threads have a panel, or PIECES of them share its columns: out[lines][k]. The table is in shared memory, where 16 numbers lie in 16 banks. */
+/* Blocks of threads have a panel, or PIECES of them share its columns: out[lines][k]. Tables are in shared memory, where 16 numbers lie in 16 banks; among a
+ * kernel's parameters lanes would read them one after the other. */
 template <bool DOUBLE, class T>
 __global__ void __launch_bounds__(THREADS)
     widen_table(const numbers t, const unsigned char *w, int64_t lines, int64_t k, T *out)
 {
     constexpr int PARTS = DOUBLE ? 4 : 1, HEAD = DOUBLE ? 12 : 4,
                   BYTES = DOUBLE ? BLOCK4_DQ_BYTES : BLOCK4_BYTES;
-    __shared__ float element[16];
+    static_assert(!DOUBLE || THREADS == 256, "a thread has a code");
+    __shared__ float element[16], map[DOUBLE ? 256 : 1];
     int line = threadIdx.x % LINES, slice = blockIdx.y * SLICES + threadIdx.x / LINES;
     int64_t at = (int64_t)blockIdx.x * LINES + line;
     const unsigned char *panel = w + blockIdx.x * (k / (PARTS * BLOCK4_PART)) * (LINES * BYTES);
+    if (DOUBLE) map[threadIdx.x] = block4_map((int)threadIdx.x);
     if (threadIdx.x < 16) element[threadIdx.x] = t.element[threadIdx.x];
     __syncthreads();
     for (int64_t i = slice; i < k / HALF && at < lines; i += gridDim.y * SLICES) {
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(THREADS)
         int part = (int)(whole % PARTS);
         const unsigned char *group = panel + whole / PARTS * (LINES * BYTES);
         const unsigned char *codes = group + (HEAD + part * 32 + (int)(i % 2) * 16) * LINES + line * 4;
-        float size = magnitude_of<DOUBLE>(t, group, line, part), v[4][8];
+        float size = magnitude_of<DOUBLE>(map, group, line, part), v[4][8];
 #pragma unroll
         for (int unit = 0; unit < UNITS; unit++) {
             unsigned word = *reinterpret_cast<const unsigned *>(codes + unit * 4 * LINES);
@@ -89,7 +91,6 @@ int widen_table_part(const part_call &p)
     const struct block_type *type = block_type_of((uint32_t)p.type);
     numbers t;
     for (int i = 0; i < 16; i++) t.element[i] = type->table[i];
-    for (int i = 0; i < 256; i++) t.magnitude[i] = block4_map(i);
     dim3 panels((unsigned)panels_count(p.lines), PIECES);
     return with_type(p.to, [&](auto tag) {
         using T = typename decltype(tag)::type;

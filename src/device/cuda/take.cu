@@ -10,9 +10,9 @@ template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
     take_rows(const T *x, const int32_t *index, T *y, int64_t rows, int64_t columns, bool once)
 {
-    int64_t packets = columns / N, i = (int64_t)blockIdx.x * THREADS + threadIdx.x, r = i / packets,
-            c = i % packets * N;
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, c, r = divide(i, columns / N, &c);
     if (r >= rows) return;
+    c *= N;
     int32_t a = index[2 * r], b = once ? -1 : index[2 * r + 1];
     float sum[N] = {}, v[N];
     if (a >= 0) load(x + a * columns + c, sum);
