@@ -161,7 +161,7 @@ static enum lane lane_of(const struct tape *tape, const struct op *op)
 {
     if (op_moves(op) && tape->tensors[move_far(op)].tier == TIER_DISK) return LANE_DISK;
     if (op_moves(op)) return op->kind == OP_FETCH ? LANE_COPY_IN : LANE_COPY_OUT;
-    if (op_collects(op)) return LANE_LINK;
+    if (op_collects(op) && op->kind != OP_PIECE) return LANE_LINK; /* a piece is copied where the whole is */
     return op->attr.on_host ? LANE_HOST : LANE_COMPUTE;
 }
 
@@ -169,8 +169,7 @@ static enum lane lane_of(const struct tape *tape, const struct op *op)
 static enum lane busy_lane(const struct tape *tape, const struct op *op, const struct device_facts *facts)
 {
     enum lane lane = lane_of(tape, op);
-    bool beside = op_moves(op) ? facts->async_copies || lane == LANE_DISK
-                               : facts->async_exchanges && op->kind != OP_PIECE;
+    bool beside = op_moves(op) ? facts->async_copies || lane == LANE_DISK : facts->async_exchanges;
     return (op_moves(op) || op_collects(op)) && !beside ? LANE_COMPUTE : lane;
 }
 
