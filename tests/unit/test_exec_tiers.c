@@ -1,7 +1,7 @@
 /* test_exec_tiers.c - what exec and the trainer do for a device with its own memory: copies to and from the host tier,
  * recordings, staged rows, tuning. The device is a fake (support/fake_device.h) that is as late and as destructive as it may
  * be; the losses must be the CPU's, bit for bit. */
-/* run-tests: long */
+/* run-tests: long, not=tsan */
 #include "base/rng.h"
 #include "tape/group.h"
 #include "tier_run.h"
