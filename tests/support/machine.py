@@ -18,7 +18,7 @@ class Machine:
     def __init__(self, total, others=0):
         self.folder = tempfile.TemporaryDirectory(prefix="plimsoll-machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         self.root, self.total, self.others, self.limit = self.folder.name, total, others, None
-        self.pid, self.neighbour, self.ending = None, None, False
+        self.pid, self.neighbour, self.ending, self.writing = None, None, False, threading.Lock()
         os.makedirs(os.path.join(self.root, "proc/self"))
         os.makedirs(os.path.join(self.root, "sys/fs/cgroup"))
         with open(os.path.join(self.root, "proc/self/cgroup"), "w") as f:
@@ -42,12 +42,15 @@ class Machine:
             return 0
 
     def write(self):
-        used = self.others + (self.ours() if self.pid else 0) + (self.ours(self.neighbour.pid) if self.neighbour else 0)
-        self.put("proc/meminfo", f"MemTotal: {self.total // KIB} kB\nMemAvailable: {max(0, self.total - used) // KIB} kB\n")
-        if self.limit is not None:
-            self.put("sys/fs/cgroup/memory.current", f"{used}\n")
-            self.put("sys/fs/cgroup/memory.stat", "inactive_file 0\n")
-            self.put("sys/fs/cgroup/memory.max", f"{self.limit}\n")
+        """The numbers as they are now; a test may ask for it while the thread does the same."""
+        with self.writing:
+            neighbour = self.neighbour
+            used = self.others + (self.ours() if self.pid else 0) + (self.ours(neighbour.pid) if neighbour else 0)
+            self.put("proc/meminfo", f"MemTotal: {self.total // KIB} kB\nMemAvailable: {max(0, self.total - used) // KIB} kB\n")
+            if self.limit is not None:
+                self.put("sys/fs/cgroup/memory.current", f"{used}\n")
+                self.put("sys/fs/cgroup/memory.stat", "inactive_file 0\n")
+                self.put("sys/fs/cgroup/memory.max", f"{self.limit}\n")
 
     def keep(self):
         while not self.ending:
