@@ -5,7 +5,9 @@
 #include "base/file.h"
 #include "tell/protobuf.h"
 
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -62,14 +64,32 @@ static enum plim_status begin_session(struct tensorboard *b, int64_t step, struc
     return write_event(b, err);
 }
 
-/* events.out.tfevents.SECONDS.HOST.PROCESS.NUMBER; the number tells files of one second apart. */
+#define PREFIX "events.out.tfevents."
+
+/* Of the newest file that is there; 0: none is. */
+static long long newest_second(const char *folder)
+{
+    long long newest = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0) continue;
+        long long second = strtoll(e->d_name + sizeof PREFIX - 1, NULL, 10);
+        if (second > newest && second < 9999999999) newest = second; /* ten digits, as all have */
+    }
+    if (d) closedir(d);
+    return newest;
+}
+
+/* events.out.tfevents.SECONDS.HOST.PROCESS.NUMBER. Readers take files in the order of their names, and process
+ * numbers do not rise for ever: a part of a run that begins within a second of the last one has the next second. */
 static enum plim_status make_file(struct tensorboard *b, const char *folder, struct plim_error *err)
 {
     char host[64] = "localhost", path[1024];
     gethostname(host, sizeof host - 1);
+    long long now = (long long)clock_wall(), newest = newest_second(folder);
     for (int i = 0; i < 100; i++) {
-        int n = snprintf(path, sizeof path, "%s/events.out.tfevents.%010lld.%s.%d.%d", folder,
-                         (long long)clock_wall(), host, (int)getpid(), i);
+        int n = snprintf(path, sizeof path, "%s/" PREFIX "%010lld.%s.%d.%d", folder,
+                         now > newest ? now : newest + 1, host, (int)getpid(), i);
         if (n < 0 || (size_t)n >= sizeof path) break;
         if (!file_exists(path)) return growing_file_open(&b->file, path, err);
     }

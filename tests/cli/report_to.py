@@ -8,6 +8,7 @@ import os
 import struct
 import sys
 import tempfile
+import time
 import zlib
 
 # Not from this folder, whose inspect.py would be taken for Python's.
@@ -147,7 +148,10 @@ def tensorboard(folder, path):
         plim.ok(sorted(got[tag]) == [1, 2, 3, 4] and all(close(got[tag][e["step"]], e[key]) for e in steps), f"{tag} is the log's")
     plim.ok({"memory/used", "memory/budget", "memory/param", "memory/state", "memory/act", "memory/overhead"} <= set(got), f"memory by class: {sorted(t for t in got if t[0] == 'm')}")
     plim.ok([got["eval/loss"][e["step"]] for e in evals] and all(close(got["eval/loss"][e["step"]], e["loss"]) for e in evals) and "eval/perplexity" in got, "scores of evaluations")
-    # A run that was cut off after its checkpoint: its steps are made again, and the folder has each once.
+    # A run that was cut off after its checkpoint: its steps are made again, and the folder has each once. Its file is read after the
+    # one that is there, though that is of this very second and of a process with a larger number.
+    first = glob.glob(f"{board}/events.out.tfevents.*")[0]
+    os.rename(first, f"{board}/events.out.tfevents.{int(time.time()) + 1:010d}.zzz.9999999.0")
     more, result = train(path, *asked, "--steps", 8, "--resume")
     files = glob.glob(f"{board}/events.out.tfevents.*")
     again = scalars(files)
