@@ -53,14 +53,15 @@ def kills(folder, one):
     with open(big, "w") as f:
         for _ in range(8): f.write(text)
     _, want = tokenize(folder, "want.tok", big, "-q")
-    out, rounds, resumed = f"{folder}/killed.tok", 0, 0
+    out, rounds, resumed, longest = f"{folder}/killed.tok", 0, 0, 0.05
     random.seed(5)
     while not os.path.exists(out) and rounds < 60:
         rounds += 1
         resumed += os.path.exists(out + ".part.journal")
+        if rounds > 6 and not resumed: longest *= 2  # a slow machine has not begun by then
         process = subprocess.Popen([plim.PLIMSOLL, "tokenize", big, "-o", out, "--threads", str(random.randint(1, 3)), "-q"], stdin=subprocess.DEVNULL)
         try:
-            process.wait(timeout=random.uniform(0.001, 0.05) if rounds < 12 else None)
+            process.wait(timeout=random.uniform(0.001, longest) if rounds < 12 or not resumed else None)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.wait()
