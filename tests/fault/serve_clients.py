@@ -40,12 +40,12 @@ def reset(c):
 
 
 def loading(m):
-    s = Server(m, engine="load=1500")
+    s = Server(m, engine="load=4000")  # for four requests on a busy machine
     code, headers, text = s.request("POST", "/v1/completions", {"prompt": "x"})
     ok(code == 503 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "loading", f"503 while loading {text.strip()}")
     ok(s.get("/health") == (503, '{"status":"loading"}\n') and s.get("/metrics")[0] == 200 and s.get("/hold")[0] == 200, "health says so, metrics work")
     with s: ok(s.get("/health")[0] == 200, "and 200 when it is ready")
-    s = Server(m, engine="load=1500")
+    s = Server(m, engine="load=4000")
     ok(s.get("/health")[0] == 503, "one that loads")
     s.process.send_signal(signal.SIGTERM)
     ok(s.process.wait(60) == 0 and s.log().splitlines()[-1] == "stopped", "SIGTERM ends it as if it were ready")
@@ -56,7 +56,7 @@ def loading(m):
 
 
 def full_queue(m):
-    with Server(m, "--parallel", 1, "--queue", 3, engine="delay=3") as s:
+    with Server(m, "--parallel", 1, "--queue", 3, "--max-context", 100000, engine="delay=3") as s:
         ask = {"prompt": "abc", "max_tokens": 30, "temperature": 0}
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
             got = list(pool.map(lambda _: s.request("POST", "/v1/completions", ask), range(40)))
@@ -67,7 +67,7 @@ def full_queue(m):
         ok(s.wait_for(s.idle) and s.metric("num_requests_waiting") == 0, "the queue is empty afterwards")
         code, r = s.post("/v1/completions", dict(ask, n=5))
         ok(code == 422 and r["error"]["param"] == "n", "more choices than there can be requests")
-        held = open_stream(s, dict(ask, max_tokens=400))
+        held = open_stream(s, dict(ask, max_tokens=20000))  # a minute, if nobody hangs up
         ok(s.wait_for(lambda: s.metric("num_requests_running") == 1), "one request runs")
         code, headers, text = s.request("POST", "/v1/completions", dict(ask, n=4))
         ok(code == 429 and s.wait_for(lambda: s.metric("num_requests_waiting") == 0), "choices are taken all or none")
@@ -177,8 +177,8 @@ def nonsense(m):
 
 
 def drain(m):
-    with Server(m, engine="delay=5") as s:
-        ask = {"prompt": "abcde", "max_tokens": 100, "temperature": 0}
+    with Server(m, engine="delay=30") as s:
+        ask = {"prompt": "abcde", "max_tokens": 100, "temperature": 0}  # 3 s: all of the following is asked meanwhile
         whole, streamed = background(s.post, "/v1/completions", ask), background(s.stream, "/v1/completions", ask)
         ok(s.wait_for(lambda: s.metric("num_requests_running") == 2), "two requests run")
         s.process.send_signal(signal.SIGTERM)
@@ -204,7 +204,7 @@ def drain(m):
         ok(s.stop() == 0, "exit 0")
     with Server(m, "--drain", 1, "--timeout", 60, "--max-context", 100000, engine="") as s:
         c = open_stream(s, {"prompt": "abcde", "max_tokens": 90000, "temperature": 0, "logprobs": 2, "stream": False}, 4096)
-        ok(s.wait_for(lambda: s.metric("generation_tokens_total") >= 90000 and s.idle()), "an answer that nobody reads")
+        ok(s.wait_for(lambda: s.metric("generation_tokens_total") >= 90000 and s.idle(), 300), "an answer that nobody reads")
         s.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         s.process.wait(120)

@@ -2,6 +2,8 @@
 """A server against the world around it: signals, a log that nobody reads, few open files, silent connections at its control socket, requests that a proxy
 would read differently, names that are none of ours, keys at every endpoint, bodies that are too many together."""
 # run-tests: timeout=300
+import errno
+import http.client
 import json
 import os
 import re
@@ -30,6 +32,16 @@ def post_bytes(path, ask, more=""):
 
 # --- signals and files ----------------------------------------------------------------------------------------
 
+def is_running(port):
+    """Has the server taken a request?"""
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        c.request("GET", "/hold")
+        return json.loads(c.getresponse().read())["running"] > 0
+    finally:
+        c.close()
+
+
 def signals(m):
     env = dict(os.environ, PLIMSOLL_FAKE_ENGINE="delay=5")
     process = subprocess.Popen([server.FAKE, "serve", m, "--port", "0", "--device", "cpu", "--verbose"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -38,8 +50,9 @@ def signals(m):
         if "ready after" in line: break
     process.stderr.close()  # the log has no reader from here on
     c = socket.create_connection(("127.0.0.1", port), timeout=30)
-    c.sendall(post_bytes("/v1/completions", dict(ASK, max_tokens=60), "Connection: close\r\n"))
-    time.sleep(0.1)
+    c.sendall(post_bytes("/v1/completions", dict(ASK, max_tokens=400), "Connection: close\r\n"))
+    until = time.time() + 60
+    while not is_running(port) and time.time() < until: time.sleep(0.01)
     process.send_signal(signal.SIGTERM)  # logs a line
     got = b""
     try:
@@ -84,19 +97,27 @@ def files(m):
         p.communicate(timeout=60)
 
 
+def knock(path):
+    """A connection to a control socket. Its queue is short: where it is full the next one waits a moment."""
+    until = time.time() + 60
+    while True:
+        c = socket.socket(socket.AF_UNIX)
+        c.settimeout(60)
+        try:
+            c.connect(path)
+            return c
+        except OSError as e:
+            c.close()
+            if e.errno != errno.EAGAIN or time.time() > until: raise
+        time.sleep(0.01)
+
+
 def control(m, folder):
     path = f"{folder}/control.sock"
     with Server(m, "--control", path) as s:
         silent = []
-        for _ in range(17):
-            c = socket.socket(socket.AF_UNIX)
-            c.settimeout(10)
-            c.connect(path)
-            time.sleep(0.01)  # its queue is short
-            silent.append(c)
-        with socket.socket(socket.AF_UNIX) as c:
-            c.settimeout(10)
-            c.connect(path)
+        for _ in range(17): silent.append(knock(path))
+        with knock(path) as c:
             c.sendall(b'{"do":"status"}\n')
             try:
                 got = c.recv(100)

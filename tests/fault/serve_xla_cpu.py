@@ -11,6 +11,7 @@ import sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
 sys.path.insert(0, os.path.join(here, "..", "support"))
+import http.client
 import json
 import re
 import shutil
@@ -76,11 +77,19 @@ def counts(log):
     return [sum(map(int, re.findall(rf"{word} (\d+) program", log))) for word in ("compiled", "reused")]
 
 
+def read_answer(c):
+    """(status, JSON) of a connection that has asked."""
+    r = http.client.HTTPResponse(c)
+    r.begin()
+    answer = r.status, json.loads(r.read())
+    c.close()
+    return answer
+
+
 def overload(s):
     long = dict(ASK, max_tokens=50)
-    threads = [server.background(s.post, "/v1/completions", long) for _ in range(12)]
-    for t in threads: t.join()
-    answers = [t.result for t in threads]
+    asked = [server.open_connection(s, "/v1/completions", long) for _ in range(12)]  # all before the first answer is read
+    answers = [read_answer(c) for c in asked]
     refused = [r["error"]["code"] for code, r in answers if code == 429]
     served = [r["choices"][0]["text"] for code, r in answers if code == 200]
     ok(len(served) + len(refused) == 12 and served and len(set(served)) == 1 and set(refused) == {"queue_full"},
