@@ -1,6 +1,7 @@
 """Runs of several ranks on this machine: mpirun over loopback and shared memory, or processes that torchrun would have started."""
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -68,15 +69,18 @@ def by_mpich(ranks, *args, env=None, limit=300):
 
 
 def free_port():
-    """A port that is free, as is the one where ranks meet."""
+    """A port that is free, as is the one where ranks meet. Both are below those that the system gives to whoever asks for any, for it
+    is a moment until they are taken, and tests beside this one ask for many."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f: first = int(f.read().split()[0])
+    low, high = (10000, first - 100) if first > 12000 else (50000, 65000)
     while True:
+        port = random.SystemRandom().randrange(low, high)
         with socket.socket() as a, socket.socket() as b:
-            a.bind(("127.0.0.1", 0))
-            port = a.getsockname()[1]
             try:
+                a.bind(("127.0.0.1", port))
                 b.bind(("127.0.0.1", port + 100))
                 return port
-            except (OSError, OverflowError):
+            except OSError:
                 continue
 
 
@@ -110,7 +114,10 @@ def children(pid):
     """Ids of a launcher's ranks."""
     out = []
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as f: out += map(int, f.read().split())
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as f: out += map(int, f.read().split())
+        except OSError:
+            pass  # a thread that has just ended
     return out
 
 

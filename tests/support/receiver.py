@@ -51,8 +51,12 @@ class Receiver:
         self.server.server_close()
 
 
+_kept = []
+
+
 def closed_port():
-    """A port of this machine where nobody listens."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port of this machine where nobody listens, nor can begin to: it stays taken until the test ends."""
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    _kept.append(s)
+    return s.getsockname()[1]
