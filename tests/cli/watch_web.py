@@ -22,6 +22,7 @@ def gives(p, run):
     status, headers, text = p.request("GET", "/")
     ok(status == 200 and "text/html" in headers["Content-Type"] and "frame-ancestors 'none'" in headers["Content-Security-Policy"], "/ is the page")
     ok(not re.search(r"https?://|@import|url\(", text + p.get("/map.js")[1]), "which asks nobody else for anything")
+    watching.wait_for(lambda: json.loads(p.get("/state")[1]).get("status"))  # a busy run may take longer than a page waits
     state = json.loads(p.get("/state")[1])
     ok(state["live"] is True and state["run"] == "run" and state["status"]["ok"] is True and state["status"]["monitor"]["gauges"], "/state tells that it is live, and what the run answers")
     log, piece = b"", b"x"

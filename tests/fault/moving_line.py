@@ -14,16 +14,19 @@ import plim
 
 MIB = 1 << 20
 
+# The line moves before these steps, and so many steps are made: each level lasts long enough to be seen from outside on a busy machine.
+MOVES, STEPS = ((4, 7, 10), 12) if plim.SANITIZED else ((4, 8, 14), 19)
+
 with tempfile.TemporaryDirectory() as folder:
     # The orders alone move the line here: what else fills the machine (test_adapt) does not.
-    path = plim.job(folder, training__dynamic_batching={"enabled": False}, training__steps=12, training__batch_size=16, training__gradient_accumulation_steps=1,
+    path = plim.job(folder, training__dynamic_batching={"enabled": False}, training__steps=STEPS, training__batch_size=16, training__gradient_accumulation_steps=1,
                     data__max_length=48 if plim.SANITIZED else 128, model__hidden_size=128,
                     model__intermediate_size=384, model__num_layers=4)
     roomy, _ = plim.plan(path, "--budget", "8GiB")
     full = roomy["naive_bytes"] + 2 * MIB
     # A sanitizer's own memory is part of every plan, and most of this one's.
     base = roomy["by_class"]["overhead"] if plim.SANITIZED else 0
-    lines = [(4, base + (full - base) // 2), (7, base + (full - base) * (4 if base else 3) // 10), (10, full)]
+    lines = list(zip(MOVES, (base + (full - base) // 2, base + (full - base) * (4 if base else 3) // 10, full)))
     changes = [x for step, bytes_ in lines for x in ("--budget-at", f"{step}={bytes_}")]
     calm, _, _, code, stderr = plim.run_watched("train", path, "--budget", full, "--no-checkpoint")
     plim.ok(code == 0, f"the undisturbed run completes {stderr.strip()}")
@@ -39,7 +42,7 @@ with tempfile.TemporaryDirectory() as folder:
         if not plim.SANITIZED:
             print(f"# re-plans take {[round(e['plan_ms'], 1) for e in replans]} ms, moves {[round(e['move_ms'], 1) for e in replans]} ms")
             used = {e["step"]: e["memory"]["used"] for e in moved if e["event"] == "step"}
-            levels = [max(used[s] for s in range(lo, hi)) for lo, hi in ((1, 4), (4, 7), (7, 10), (10, 13))]
+            levels = [max(used[s] for s in range(lo, hi)) for lo, hi in zip((1, *MOVES), (*MOVES, STEPS + 1))]
             budgets = [full, full // 2, full * 3 // 10, full]
             plim.ok(levels[1] < levels[0] and levels[2] < levels[1] and levels[3] > levels[2],
                     f"resident {[round(x / MIB) for x in levels]} MiB under lines of {[round(x / MIB) for x in budgets]} MiB")
