@@ -53,7 +53,7 @@ class Container(Machine):
             time.sleep(0.003)
 
     def end(self, process):
-        try: out, err = process.communicate(timeout=60)
+        try: out, err = process.communicate(timeout=600)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
@@ -63,7 +63,7 @@ class Container(Machine):
 
 def post(port, number):
     body = json.dumps({"prompt": plim.CORPUS[40 * number:40 * number + 90], "max_tokens": 6, "temperature": 0})
-    one = server.http.client.HTTPConnection("127.0.0.1", port, timeout=100)
+    one = server.http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     try:
         one.request("POST", "/v1/completions", body)
         return one.getresponse().status
@@ -74,7 +74,7 @@ def post(port, number):
 def serve(box, model, socket):
     process = box.start("serve", model, "--port", 0, "--device", "cpu", "--threads", 2, "--control", socket)
     found = re.search(r":(\d+)$", process.stdout.readline().strip())
-    until, answers = time.time() + 60, []
+    until, answers = time.time() + 300, []
     while found and time.time() < until and process.poll() is None:
         try:
             if server.socket.create_connection(("127.0.0.1", int(found.group(1))), 1).close() is None and health(int(found.group(1))) == 200: break

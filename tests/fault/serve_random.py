@@ -129,6 +129,13 @@ def idle(s, count):
     return held
 
 
+def ask_only(s, path, ask, held):
+    """A connection that has asked and does not read, unless the server has hung up on it."""
+    try:
+        held.append(server.open_connection(s, path, ask))
+    except OSError: pass
+
+
 def drop(c):
     """Hangs up without reading."""
     try:
@@ -144,20 +151,22 @@ def fill(s, kind, limit):
     most, context = int(re.search(r"(\d+) connections$", s.log(), re.M).group(1)), plan["context"]
     held, ids = [], [3 + i % (VOCAB // 2) for i in range(context)]
     for _ in range(most // 2 - 1):
-        held.append(socket.create_connection(("127.0.0.1", s.port), timeout=10))
-        held[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"y" * 3900)
+        held.append(socket.create_connection(("127.0.0.1", s.port), timeout=60))
+        try:
+            held[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"y" * 3900)
+        except OSError: pass  # hung up on already
     for n in [] if kind == "bert" else (64, 32, 16, 8, 4, 2, 1, 1):
         for likely in (20, 5, None):
             tokens = 3 * context // 4
             ask = {"prompt": ids[:tokens], "max_tokens": plan.get("answer") or context - tokens, "n": n, "ignore_eos": True, "frequency_penalty": 0.5, "temperature": 1}
             if likely: ask["logprobs"] = likely
-            if len(held) < most - 4: held.append(server.open_connection(s, "/v1/completions", ask))
+            if len(held) < most - 4: ask_only(s, "/v1/completions", ask, held)
     for n in range(1, context) if kind == "bert" else (): send(s, "/v1/embeddings", {"input": "word " * n}, [])
     room = int(limit * 0.98)
     for n in (512, 256, 128, 64, 32) if kind == "bert" else ():
         text = "word " * min(context // 2, room // n // 5 - 4)
         send(s, "/v1/embeddings", {"input": [text] * n}, [])
-        held.append(server.open_connection(s, "/v1/embeddings", {"input": [text] * n}))
+        ask_only(s, "/v1/embeddings", {"input": [text] * n}, held)
     units = ("th", "1", "1 ", "\t", " ", "e\u0301", "\u4f60\u597d", "\uac00", "The ship went down to the sea. ")
     texts = [unit * ((room - 80) // len(unit.encode())) for unit in units]
     words = " ".join(f"w{i:x}" for i in range(room // 7))

@@ -94,7 +94,7 @@ def job(folder, **changes):
     return path
 
 
-def gone(process, seconds=10):
+def gone(process, seconds=60):
     """Has a process ended, or does within a moment?"""
     try:
         process.wait(seconds)
