@@ -440,12 +440,20 @@ static void lose_all(struct http *h)
     }
 }
 
-/* A filter that lets nothing through: whoever knocks from now on hears nothing and tries again, and those who are in the
- * listener's queue can be answered until it is empty. */
+/* A listener's filter begins to read with the header of TCP. */
+enum { TCP_FLAGS = 13, SYN = 2, ACK = 16 };
+
+/* A filter that lets no SYN through: whoever knocks from now on hears nothing and tries again, and those who are in the
+ * listener's queue can be answered until it is empty. So can who was answered with SYN and ACK a moment ago: for him the
+ * connection stands already. */
 void http_close_door(struct http *h)
 {
-    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
-    struct sock_fprog program = {1, &nothing};
+    struct sock_filter no_syn[] = {
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, TCP_FLAGS),  BPF_STMT(BPF_ALU | BPF_AND | BPF_K, SYN | ACK),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYN, 0, 1), BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+    };
+    struct sock_fprog program = {sizeof no_syn / sizeof *no_syn, no_syn};
     setsockopt(h->listener, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
 }
 

@@ -66,7 +66,7 @@ static enum plim_status begin_session(struct tensorboard *b, int64_t step, struc
 
 #define PREFIX "events.out.tfevents."
 
-/* Of the newest file that is there; 0: none is. */
+/* The second in the newest file's name; 0: there is no file. */
 static long long newest_second(const char *folder)
 {
     long long newest = 0;
