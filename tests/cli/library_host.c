@@ -43,6 +43,30 @@ static int count(const char *folder)
     return n;
 }
 
+/* A thread that is joined stays in the list for a moment; from before it is joined on it has this flag. */
+static int is_ending(const char *task)
+{
+    enum { PF_EXITING = 4 };
+    char path[300], line[512] = "";
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", task);
+    FILE *f = fopen(path, "r");
+    if (!f) return 1; /* it has gone */
+    const char *end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    return !end || (sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & PF_EXITING);
+}
+
+static int count_threads(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *task; d && (task = readdir(d));)
+        n += task->d_name[0] != '.' && !is_ending(task->d_name);
+    if (d) closedir(d);
+    return n;
+}
+
 static void look(struct world *w)
 {
     memset(w, 0, sizeof *w);
@@ -53,7 +77,7 @@ static void look(struct world *w)
     snprintf(w->locale, sizeof w->locale, "%s", setlocale(LC_ALL, NULL));
     if (!getcwd(w->folder, sizeof w->folder)) w->folder[0] = '\0';
     w->rounding = fegetround();
-    w->threads = count("/proc/self/task"), w->files = count("/proc/self/fd");
+    w->threads = count_threads(), w->files = count("/proc/self/fd");
     umask(w->mask = umask(0));
 }
 

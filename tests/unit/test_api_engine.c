@@ -114,8 +114,9 @@ static int hear(void *arg, const struct plim_engine_event *event)
     assert_int_equal(event->tokens, s->count);
     s->id = event->id, s->events++;
     if (event->why) snprintf(s->why, sizeof s->why, "%s", event->why);
-    if (event->finish) s->finish = event->finish, s->ends++;
-    return s->cancel_after && s->count >= s->cancel_after;
+    bool enough = s->cancel_after && s->count >= s->cancel_after;
+    if (event->finish) s->finish = event->finish, s->ends++; /* last: who awaits it may use *s again */
+    return enough;
 }
 
 static struct plim_request request(const char *prompt, struct said *said)

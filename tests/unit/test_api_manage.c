@@ -12,6 +12,7 @@
 #include "mem/os.h"
 #include <plimsoll/plimsoll.h>
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,14 +112,27 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
+/* One that is joined stays in the list for a moment; from before it is joined on it has this flag. */
+static bool is_ending(const char *task)
+{
+    enum { PF_EXITING = 4 };
+    char path[300], line[512] = "";
+    unsigned flags = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/stat", task);
+    FILE *f = fopen(path, "r");
+    if (!f) return true; /* it has gone */
+    const char *name_end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    return !name_end || (sscanf(name_end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & PF_EXITING);
+}
+
 static int count_threads(void)
 {
-    if (SANITIZED) return 0;
-    char line[128];
     int n = 0;
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && fgets(line, sizeof line, f)) sscanf(line, "Threads: %d", &n);
-    if (f) fclose(f);
+    DIR *tasks = SANITIZED ? NULL : opendir("/proc/self/task");
+    for (struct dirent *task; tasks && (task = readdir(tasks));)
+        n += task->d_name[0] != '.' && !is_ending(task->d_name);
+    if (tasks) closedir(tasks);
     return n;
 }
 

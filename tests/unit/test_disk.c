@@ -146,7 +146,7 @@ static void test_aligned_memory(void **state)
             if (!shift) assert_int_equal(use.copied, direct ? N : 2 * N);
             assert_int_equal(use.read, shift ? 2 * N : N);
             assert_int_equal(use.written, N);
-            assert_true(use.idle >= 0 && use.waited > 0);
+            assert_true(use.idle >= 0 && use.waited >= 0);
         }
         memcpy(memory, want, N);
         uint64_t copied = disk_use_of(disk).copied;
@@ -156,6 +156,10 @@ static void test_aligned_memory(void **state)
         memset(memory, 0, N);
         assert_int_equal(disk_read(disk, memory, N, N + DISK_BLOCK, &err), PLIM_OK);
         assert_memory_equal(memory, want, N);
+        /* A read may be done before it is waited for, not every time. */
+        for (int i = 0; i < 10000 && disk_use_of(disk).waited <= 0; i++)
+            assert_int_equal(disk_read(disk, memory, N, DISK_BLOCK, &err), PLIM_OK);
+        assert_true(disk_use_of(disk).waited > 0);
         disk_close(disk);
     }
     free(memory), free(want);

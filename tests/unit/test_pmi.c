@@ -21,15 +21,15 @@
 
 static struct plim_error err;
 
-/* A port that nobody has now. */
+/* A port that is ours to listen at: it stays bound, so that nobody else is given it, and with SO_REUSEADDR a listener may share it. */
 static int free_port(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof at;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&at, size), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &size), 0);
-    close(fd);
     return ntohs(at.sin_port);
 }
 
