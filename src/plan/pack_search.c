@@ -19,7 +19,7 @@
 #include <math.h>
 
 enum { LOW_DIVES = 24, CALM_DIVES = 48 };
-#define COLUMNS_MOST 2e9 /* of a search without a deadline: some seconds */
+#define COLUMNS_MOST 2e8 /* of a search without a deadline: a second or two */
 
 static const double powers[] = {0, 0.25, 0.5, 1, 2, -1};
 static const double nears[] = {0, 0.001, 0.01, 0.03, 0.1, 1};

@@ -26,10 +26,8 @@
 #include <stdlib.h>
 
 /* Where updates run inside backward, a bound is what the busiest lane has to do, which few plans come near, and tapes share
- * nothing (oracle.h): such boxes come later by this share, and last until something fits. Inside forward bounds are sharp, but tapes are
- * long, and in a step of seconds they gain little. */
-#define INSIDE_LATER  1.05
-#define FORWARD_LATER 1.3
+ * nothing (oracle.h): such boxes come later by this share, and last until something fits. */
+#define INSIDE_LATER 1.05
 
 /* An update's least time is not looked for where it can be less than what is known by no more than this share of a step. */
 #define NEAR 0.005
@@ -64,9 +62,7 @@ static bool is_inside(const struct search *s, const struct box *box)
 
 static double lateness(const struct search *s, const struct box *box)
 {
-    return s->space.places[box->lo.at[AXIS_PLACE]].forward ? FORWARD_LATER
-           : is_inside(s, box)                             ? INSIDE_LATER
-                                                           : 1;
+    return is_inside(s, box) ? INSIDE_LATER : 1;
 }
 
 static bool comes_before(const struct search *s, const struct box *a, const struct box *b)
@@ -409,6 +405,7 @@ static enum plim_status open_boxes(struct search *s, bool hopeless, bool *skippe
     enum plim_status status = PLIM_OK;
     for (int place = 0; place < s->space.nplaces && status == PLIM_OK; place++) {
         struct point p = {.at[AXIS_PLACE] = place};
+        if (space_is_last(&s->space, place) != s->last) continue;
         int micros = space_count(&s->space, AXIS_MICRO, &p);
         bool may = true;
         status = place_may_fit(s, place, &may);
@@ -466,6 +463,24 @@ static enum plim_status search_together(struct search *s)
     return status;
 }
 
+/* The places that are left for last: every question there builds a whole tape. The best plan without them says which are worth one,
+ * and they have work of their own, so that they take none from the others. */
+static enum plim_status search_last_places(struct search *s)
+{
+    struct point before = s->best.point;
+    enum reach reach = s->space.reach;
+    enum plim_status status = PLIM_OK;
+    s->last = true, s->until = s->oracle.work + plan_work_of(s->request, PLAN_LAST);
+    for (int at = REACH_STATE; at <= REACH_ALL && status == PLIM_OK; at++) {
+        s->space.reach = (enum reach)at;
+        status = search_reachable(s);
+    }
+    s->last = false;
+    bool same = point_order(&before, &s->best.point) == 0;
+    s->space.reach = same ? reach : space_reach(&s->space, &s->best.point);
+    return status == PLIM_OK && !same ? search_polish(s) : status;
+}
+
 /* From what stays on the device to what leaves it: the wider the reach, the more a plan must promise. */
 static enum plim_status find_best(struct search *s)
 {
@@ -480,7 +495,8 @@ static enum plim_status find_best(struct search *s)
     }
     if (status != PLIM_OK || !s->best.found) return status;
     s->space.reach = space_reach(&s->space, &s->best.point);
-    return search_polish(s);
+    status = search_polish(s);
+    return status == PLIM_OK && s->best.found ? search_last_places(s) : status;
 }
 
 static enum plim_status say_missing(struct search *s, const struct plan *smallest)

@@ -6,10 +6,11 @@
 /* Work is counted in ops of built tapes. Up to PLAN_PATIENCE the search examines every box that may hold a faster
  * plan; beyond it, a box must promise more and more. At PLAN_WORK it takes the best plan it has, even in the middle
  * of a box. It continues while nothing fits yet, and it always polishes the best plan, with at most twice
- * PLAN_POLISH. */
+ * PLAN_POLISH. Places that it looks into last have PLAN_LAST, and what they change is polished again. */
 #define PLAN_WORK     1000000
 #define PLAN_PATIENCE 200000
 #define PLAN_POLISH   200000
+#define PLAN_LAST     300000
 
 /* A plan that offloads state or activations beyond its pins must be predicted faster by this factor than one that
  * does not. A plan that also offloads parameters or gradients must be faster by this factor again. */

@@ -24,11 +24,18 @@ bool space_can_defer(const struct plan_request *r)
     return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
 }
 
-/* Updates inside forward are a pin: with their tapes the search of a large job ends too far from its best plan
- * (docs/design/optimizers.md). */
-static bool defers(const struct plan_request *r)
+/* Unless a pin asks for more, the whole batch at once, with gradients that leave with their state: that is where updates inside
+ * forward gain. */
+static bool defers(const struct plan_request *r, const struct place *p, bool whole)
 {
-    return r->pins.optimizer_in_forward == 1 && space_can_defer(r);
+    if (!p->forward || p->inside || !space_can_defer(r)) return !p->forward;
+    if (r->pins.optimizer_in_forward == 1) return true;
+    return whole && p->grad == TIER_HOST && r->facts->async_copies;
+}
+
+bool space_is_last(const struct space *s, int place)
+{
+    return s->places[place].forward && s->request->pins.optimizer_in_forward != 1;
 }
 
 bool space_inside(const struct space *s, int place)
@@ -44,7 +51,7 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (!pin_allows(pins->optimizer_in_forward, p->forward)) return false;
-    if (p->forward && (p->inside || !defers(r))) return false;
+    if (!defers(r, p, whole)) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
@@ -265,7 +272,7 @@ static enum plim_status list_micros(struct space *s, struct plim_error *err)
 static int count_micros(const struct space *s, const struct point *p)
 {
     if (s->reach < reach_of_place(s, p->at[AXIS_PLACE])) return 0;
-    if (!place_at(s, p)->inside) return s->nmicros;
+    if (!place_at(s, p)->inside && !space_is_last(s, p->at[AXIS_PLACE])) return s->nmicros;
     return s->micros[0] == s->request->rows; /* no gradient waits for another micro-batch */
 }
 

@@ -108,6 +108,9 @@ enum reach space_reach(const struct space *space, const struct point *point);
 /* True if updates can wait for the next step's forward. */
 bool space_can_defer(const struct plan_request *request);
 
+/* True if the search looks into this place last: updates inside the next step's forward, unless they are pinned. */
+bool space_is_last(const struct space *space, int place);
+
 /* True if updates in this place run inside the loop: inside backward or forward. */
 bool space_inside(const struct space *space, int place);
 
