@@ -2,6 +2,7 @@
  * files are as before. tests/cli/library_abi.py compiles it against the shared library; it prints one line for each thing that
  * changed. */
 #define _GNU_SOURCE
+#include "../support/own_threads.h"
 #include <plimsoll/plimsoll.h>
 
 #include <dirent.h>
@@ -43,30 +44,6 @@ static int count(const char *folder)
     return n;
 }
 
-/* A thread that is joined stays in the list for a moment; from before it is joined on it has this flag. */
-static int is_ending(const char *task)
-{
-    enum { PF_EXITING = 4 };
-    char path[300], line[512] = "";
-    unsigned flags = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%s/stat", task);
-    FILE *f = fopen(path, "r");
-    if (!f) return 1; /* it has gone */
-    const char *end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    fclose(f);
-    return !end || (sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & PF_EXITING);
-}
-
-static int count_threads(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/task");
-    for (struct dirent *task; d && (task = readdir(d));)
-        n += task->d_name[0] != '.' && !is_ending(task->d_name);
-    if (d) closedir(d);
-    return n;
-}
-
 static void look(struct world *w)
 {
     memset(w, 0, sizeof *w);
@@ -77,7 +54,7 @@ static void look(struct world *w)
     snprintf(w->locale, sizeof w->locale, "%s", setlocale(LC_ALL, NULL));
     if (!getcwd(w->folder, sizeof w->folder)) w->folder[0] = '\0';
     w->rounding = fegetround();
-    w->threads = count_threads(), w->files = count("/proc/self/fd");
+    w->threads = own_threads(), w->files = count("/proc/self/fd");
     umask(w->mask = umask(0));
 }
 

@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "mem/os.h"
+#include "support/own_threads.h"
 #include <plimsoll/plimsoll.h>
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,29 +112,7 @@ enum { SANITIZED = 1 };
 enum { SANITIZED = 0 };
 #endif
 
-/* One that is joined stays in the list for a moment; from before it is joined on it has this flag. */
-static bool is_ending(const char *task)
-{
-    enum { PF_EXITING = 4 };
-    char path[300], line[512] = "";
-    unsigned flags = 0;
-    snprintf(path, sizeof path, "/proc/self/task/%s/stat", task);
-    FILE *f = fopen(path, "r");
-    if (!f) return true; /* it has gone */
-    const char *name_end = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
-    fclose(f);
-    return !name_end || (sscanf(name_end, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1 && flags & PF_EXITING);
-}
-
-static int count_threads(void)
-{
-    int n = 0;
-    DIR *tasks = SANITIZED ? NULL : opendir("/proc/self/task");
-    for (struct dirent *task; tasks && (task = readdir(tasks));)
-        n += task->d_name[0] != '.' && !is_ending(task->d_name);
-    if (tasks) closedir(tasks);
-    return n;
-}
+static int count_threads(void) { return SANITIZED ? 0 : own_threads(); }
 
 static void test_device_open(void **state)
 {
