@@ -2,7 +2,7 @@
  *
  *     make
  *     nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -I src -I include bench/gpu/quantised.cu \
- *         src/device/cuda/quantised_product.cu src/device/cuda/quantised.cu src/device/cuda/quantised_wide.cu \
+ *         src/device/cuda/quantised_product*.cu src/device/cuda/quantised.cu src/device/cuda/quantised_wide.cu \
  *         src/device/cuda/matmul_few.cu build/release/libplimsoll.a -o quantised && ./quantised [1b|8b]
  *
  * A token of a LLaMA, every layer's products and the head, as a graph of launches over weights that together are larger

@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 #define CLOSE_SECONDS 1.0
-#define QUIET_SECONDS 0.03
+#define QUIET_SECONDS 0.1
 
 /* Connections of each thread beyond the limit: they come while others are hung up on to make place. */
 enum { SPARE = 4 };

@@ -39,6 +39,12 @@ struct cuda_q_product {
 /* At most CUDA_Q_ROWS rows, or any number of experts' rows. */
 int cuda_quantised_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
 
+/* All parts are of one block type, and x is rounded where cuda_q_in_shared does not say otherwise: what the function above chooses
+ * from. */
+typedef int cuda_q_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
+cuda_q_multiply cuda_q8_0_multiply, cuda_q4_0_multiply, cuda_q4_k_multiply, cuda_q5_k_multiply,
+    cuda_q6_k_multiply;
+
 /* Dequantises lines of a part to `type`: out[lines,k]. first: a multiple of PANEL_LINES, counted from the part's first. */
 int cuda_quantised_widen(const struct cuda_queue *queue, const struct cuda_q_part *part, int64_t first,
                          int64_t lines, int64_t k, enum dtype type, void *out);

@@ -1,4 +1,4 @@
-/* quantised_one.cuh - a chunk of W times one row of x, for quantised_product.cu.
+/* quantised_one.cuh - a chunk of W times one row of x, for quantised_product.cuh.
  *
  *     multiply_chunk_one<B>(sum, chunk, x, blocks);     // lane t = 0 of four: line g; t = 1: line g + 8
  *     gather_one(sum);                                  // after the last chunk: as multiply_chunk leaves sums

@@ -1,4 +1,4 @@
-/* quantised_tiles.cuh - products of a chunk of W with tiles of 8 rows of x, for quantised_product.cu: which see.
+/* quantised_tiles.cuh - products of a chunk of W with tiles of 8 rows of x, for quantised_product.cuh: which see.
  *
  *     multiply_chunk<B, W>(sum, chunk, prepared, x, c, blocks, then, ahead, ready);       // sum += W's chunk c times all tiles
  *
@@ -34,6 +34,16 @@ struct problem {
     int items;          /* groups of panels with a group of rows, or of an expert */
     bool rounds;        /* every block of threads rounds x for itself */
 };
+
+static problem problem_of(const struct cuda_queue *queue, const struct cuda_q_product *q)
+{
+    problem p = {*q};
+    p.rounds = !q->ends && cuda_q_in_shared(queue->warpgroups, q->type, q->rows, q->k);
+    p.x.at = (char *)q->work, p.x.rows = p.rounds ? 1 : (int)cuda_q_rows(q->rows, q->ends ? q->experts : 0);
+    p.x.tile = p.rounds ? 1 : TILE;
+    p.chunks = (int)parts_of(q->k, CHUNK), p.blocks = (int)(q->k / 32);
+    return p;
+}
 
 /* How a kernel works: tiles of rows, panels of an item, warps that share it, x in shared memory, one row (quantised_one.cuh). */
 template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED, bool ONE_ROW = false> struct way {

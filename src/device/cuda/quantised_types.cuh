@@ -1,5 +1,5 @@
 /* quantised_types.cuh - block types as operands of the tensor cores' 8-bit products. A new type is a struct here, a row
- * in with_blocks and, for many rows and tables, a reader in quantised.cu.
+ * in with_blocks, a quantised_product_TYPE.cu and, for many rows and tables, a reader in quantised.cu.
  *
  * A kernel has a chunk in shared memory: 256 of k of the 16 lines of a panel (tensor/panels.h), or fewer at a line's end.
  * Block b of a chunk is 32 of k. operand has what lane (g, t) = (lane / 4, lane % 4) holds of it:

@@ -1,0 +1,7 @@
+/* quantised_product_q4_0.cu - products of Q4_0 blocks: quantised_product.cuh. */
+#include "device/cuda/quantised_product.cuh"
+
+extern "C" int cuda_q4_0_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q)
+{
+    return multiply_type<BLOCK_Q4_0>(queue, q);
+}
