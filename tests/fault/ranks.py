@@ -163,11 +163,8 @@ def refusals(folder):
     plim.ok(bad.returncode == 2 and bad.stderr.count("training.zero_stage") == 1, f"a stage that is none, told once: {bad.stderr.strip()[:200]}")
     small = ranks.run(2, "train", path, "-q", "--budget", "1MiB", "--no-checkpoint")
     plim.ok(small.returncode == 3 and small.stderr.count("plimsoll:") == 1, f"a budget too small, told once: {small.stderr.strip()[:200]}")
-    two = dict(os.environ, **ranks.ENV)
     other = plim.job(folder + "/other", training__gradient_accumulation_steps=1, training__threads=1, model__num_layers=2)
-    apart = [*ranks.MPIRUN, "-n", "1", plim.PLIMSOLL, "train", path, "-q", "--no-checkpoint", ":", "-n", "1", plim.PLIMSOLL, "train", other, "-q", "--no-checkpoint"]
-    import subprocess
-    result = subprocess.run(apart, capture_output=True, text=True, env=two, timeout=120)
+    result = ranks.ended(ranks.apart([(1, {}, ["train", job, "-q", "--no-checkpoint"], None) for job in (path, other)]))
     plim.ok(result.returncode not in (0, None) and "is not that of rank 0" in result.stderr, f"ranks of two jobs: {result.stderr.strip()[:200]}")
 
 

@@ -74,9 +74,7 @@ def link(folder):
 def uneven(folder):
     path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1)
     part = lambda budget: [plim.PLIMSOLL, "train", path, "--no-checkpoint", "--steps", "1", "--budget", budget]
-    import subprocess
-    both = [*ranks.MPIRUN, "-n", "1", *part("96MiB"), ":", "-n", "1", *part("64MiB")]
-    result = subprocess.run(both, capture_output=True, text=True, env=dict(os.environ, **ranks.ENV), timeout=120)
+    result = ranks.ended(ranks.unlike([(1, part("96MiB"), None), (1, part("64MiB"), None)]))
     plim.ok(result.returncode == 0 and "rank 1 may use 64.0 MiB and rank 0 96.0 MiB; the smaller one counts for all" in result.stderr, f"uneven ranks are told: {result.stderr.strip()[-300:]}")
 
 

@@ -99,10 +99,9 @@ def another_command(folder):
     """A rank that runs something else keeps the library waiting for ever: the others name it, and end."""
     args = [plim.PLIMSOLL, "train", job(folder), "-q", "--json", "--no-checkpoint"]
     for other, said in (("sleep 60", "rank 2 runs 'sleep 60'"), ("true", "2 of this machine's 3 ranks are running")):
-        env = {**os.environ, **ranks.ENV, "PLIMSOLL_PATIENCE": "2"}
-        got = subprocess.run([*ranks.MPIRUN, "-n", "2", *args, ":", "-n", "1", *other.split()], capture_output=True, text=True, env=env, timeout=60)
+        got = ranks.ended(ranks.unlike([(2, args, None), (1, other.split(), None)], {"PLIMSOLL_PATIENCE": "2"}))
         told = [line for line in got.stderr.splitlines() if line.startswith("plimsoll: ")]
-        plim.ok(got.returncode != 0 and told and said in told[0], f"{other}: {got.returncode} {told}")
+        plim.ok(got.returncode not in (0, None) and told and said in told[0], f"{other}: {got.returncode} {told}")
 
 
 def torch_failure(folder):
@@ -174,9 +173,7 @@ def strangers(folder):
         text = f.read()
         at = text.find(b"\4\0\0\0\x14\0\0\0\3\0\0\0GNU\0") + 16
         f.seek(at), f.write(bytes(255 - b for b in text[at:at + 20]))
-    env = {**os.environ, **ranks.ENV}
-    both = [*ranks.MPIRUN, "-n", "1", plim.PLIMSOLL, *map(str, args), ":", "-n", "1", other, *map(str, args)]
-    refused("another program", subprocess.Popen(both, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env), "rank 1: the program is not that of rank 0")
+    refused("another program", ranks.unlike([(1, [plim.PLIMSOLL, *args], None), (1, [other, *args], None)]), "rank 1: the program is not that of rank 0")
     for key, value in (("training.learning_rate", 0.5), ("training.steps", 3), ("training.seed", 8), ("training.save_every", 1)):
         apart = [(1, {}, args, None), (1, {}, [*args[:4], *args[6:], "--steps", 3] if key == "training.steps" else [*args, "--set", f"{key}={value}"], None)]
         refused(f"another {key}", ranks.apart(apart), f"rank 1: {key} is not that of rank 0")

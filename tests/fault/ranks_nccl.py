@@ -5,7 +5,6 @@
 line and the end of all ranks.
 """
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -48,10 +47,8 @@ with tempfile.TemporaryDirectory() as folder:
         env = {"PLIMSOLL_NCCL": LIBRARY, "PLIMSOLL_MPI": MPI, "FAKE_NCCL_DIR": folder, "PLIMSOLL_PATIENCE": "4"}
         args = [*base, f"training.zero_stage={stage}"]
         parts = [(1, {**env, "FAKE_NCCL": mode if r == rank else others}, args, None) for r in range(2)]
-        process = ranks.apart(parts)
         began = time.monotonic()
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(args, process.returncode, out, err), time.monotonic() - began
+        return ranks.ended(ranks.apart(parts)), time.monotonic() - began
 
     for mode, said in (("version", "NCCL is version 2408; install 2.7 or newer"), ("init", "NCCL: rank 0 of 2: joining: internal error"),
                        ("async", "NCCL: exchange: internal error"), ("group", "internal error")):

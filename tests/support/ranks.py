@@ -6,6 +6,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 
 import plim
 
@@ -31,13 +33,60 @@ def command(ranks, *args):
     return [*MPIRUN, "-n", str(ranks), plim.PLIMSOLL, *map(str, args)]
 
 
+class Launcher(subprocess.Popen):
+    """Open MPI's mpirun. On a busy machine it sometimes never ends after its ranks have (4.1's PMIx_server_finalize waits for a thread that waits
+    for a lock, once in some hundred runs that were aborted): ranks that have all ended for a while are the end of the run."""
+    PATIENCE = 10
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.code = None
+        self.watch = threading.Thread(target=self.end_with_ranks, daemon=True)
+        self.watch.start()
+
+    def end_with_ranks(self):
+        since = None
+        while self.poll() is None:
+            codes = [exit_code(pid) for pid in children(self.pid)]
+            since = (since or time.monotonic()) if codes and None not in codes else None
+            if since and time.monotonic() > since + self.PATIENCE:
+                self.code = max(codes)
+                self.kill()
+                return
+            time.sleep(0.1)
+
+    def wait(self, timeout=None):
+        super().wait(timeout)
+        self.watch.join()
+        if self.code is not None: self.returncode = self.code
+        return self.returncode
+
+    def communicate(self, *args, **kwargs):
+        out = super().communicate(*args, **kwargs)
+        self.wait()
+        return out
+
+
+def exit_code(pid):
+    """Of a process that has ended and that nobody has waited for; None: it runs."""
+    try:
+        with open(f"/proc/{pid}/stat") as f: state, *fields = f.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[-1])) if state == "Z" else None
+
+
+def unlike(parts, env=None):
+    """Ranks with commands of their own: of [(how many, command, folder to be in or None)]."""
+    out = [*MPIRUN]
+    for i, (count, words, folder) in enumerate(parts):
+        out += [":"] * (i > 0) + ["-n", str(count)] + (["-wdir", folder] if folder else []) + [str(w) for w in words]
+    return Launcher(out, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
 def apart(parts):
     """Ranks with something of their own: of [(how many, environment, arguments, folder to be in or None)]."""
-    out = [*MPIRUN]
-    for i, (count, env, args, folder) in enumerate(parts):
-        out += [":"] * (i > 0) + ["-n", str(count)] + (["-wdir", folder] if folder else [])
-        out += ["env", *(f"{k}={v}" for k, v in env.items()), plim.PLIMSOLL, *map(str, args)]
-    return subprocess.Popen(out, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return unlike([(count, ["env", *(f"{k}={v}" for k, v in env.items()), plim.PLIMSOLL, *args], folder) for count, env, args, folder in parts])
 
 
 def one_apart(ranks, which, env, *args):
@@ -47,19 +96,22 @@ def one_apart(ranks, which, env, *args):
 
 
 def start(ranks, *args, env=None, **more):
-    return subprocess.Popen(command(ranks, *args), stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV, **(env or {})}, **more)
+    return Launcher(command(ranks, *args), stdin=subprocess.DEVNULL, text=True, env={**os.environ, **ENV, **(env or {})}, **more)
 
 
 def run(ranks, *args, env=None, limit=300):
-    """To its end; a run that does not come to one is killed and has a return code of None."""
-    process = start(ranks, *args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """To its end."""
+    return ended(start(ranks, *args, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE), limit)
+
+
+def ended(process, limit=120):
+    """A process when it has ended; one that does not is killed and has a return code of None."""
     try:
         out, err = process.communicate(timeout=limit)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
     except subprocess.TimeoutExpired:
         process.kill()
-        out, err = process.communicate()
-        return subprocess.CompletedProcess(args, None, out, err)
-    return subprocess.CompletedProcess(args, process.returncode, out, err)
+        return subprocess.CompletedProcess(process.args, None, *process.communicate())
 
 
 def by_mpich(ranks, *args, env=None, limit=300):
@@ -97,23 +149,21 @@ def start_by_torch(ranks, *args, env=None, port=None, which=None):
 
 
 def finish(processes, limit=120):
-    """(exit code, output, errors) of each; a process that does not end is killed and has None."""
-    out = []
-    for process in processes:
-        try:
-            text, told = process.communicate(timeout=limit)
-            out.append((process.returncode, text, told))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text, told = process.communicate()
-            out.append((None, text, told))
-    return out
+    """(exit code, output, errors) of each."""
+    return [(e.returncode, e.stdout, e.stderr) for e in (ended(process, limit) for process in processes)]
+
+
+def tasks(pid):
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []  # it has ended
 
 
 def children(pid):
     """Ids of a launcher's ranks."""
     out = []
-    for task in os.listdir(f"/proc/{pid}/task"):
+    for task in tasks(pid):
         try:
             with open(f"/proc/{pid}/task/{task}/children") as f: out += map(int, f.read().split())
         except OSError:

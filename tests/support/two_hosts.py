@@ -67,8 +67,8 @@ class Hosts:
                 *mpirun, os.path.abspath(plim.PLIMSOLL), *map(str, args)]
 
     def run(self, each, *args, env=None, limit=300):
-        return subprocess.run(self.command(each, *args), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=limit,
-                              env={**os.environ, **ranks.ENV, "PLIMSOLL_LANE": "1", **(env or {})})
+        return ranks.ended(ranks.Launcher(self.command(each, *args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                          env={**os.environ, **ranks.ENV, "PLIMSOLL_LANE": "1", **(env or {})}), limit)
 
 
 def need():
