@@ -156,39 +156,8 @@ static void print_rows(struct cuda_queue queue, const struct model *m, int t, in
     fflush(stdout);
 }
 
-/* All weights of the layers as numbers. */
-static void print_widen(const struct cuda_queue *queue, const struct model *m, int t)
-{
-    cudaGraph_t graph;
-    size_t at = 0;
-    double bytes = 0;
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < m->layers * HEAD; i++) {
-        const struct shape *s = &m->shape[i % HEAD];
-        for (int64_t lines : {s->lines, s->lines2}) {
-            struct cuda_q_part part = {};
-            part.type = types[t].type, part.lines = part.m = lines;
-            part.w = (unsigned char *)take(&at, bytes_of(part.type, lines, s->k));
-            for (int64_t first = 0, some; first < lines; first += some) {
-                some = cuda_wide_lines(lines - first, s->k, DT_BF16);
-                CHECK((cudaError_t)cuda_quantised_widen(queue, &part, first, some, s->k, DT_BF16, work));
-            }
-            bytes += (double)bytes_of(part.type, lines, s->k) + (double)bytes_of(0, lines, s->k);
-        }
-    }
-    CHECK(cudaStreamEndCapture(stream, &graph));
-    double s = time_graph(graph);
-    printf("%s %s dequantised: %6.0f us, %4.0f GB/s read and written\n", m->name, types[t].name, s * 1e6,
-           bytes / s * 1e-9);
-}
-
-/* Products that quantised_wide.cu calls with a weight of numbers: here its own time is wanted. */
-extern "C" int cuda_linear(const struct cuda_queue *, const struct kernel_call *) { return 0; }
-extern "C" int cuda_linear_dx(const struct cuda_queue *, const struct kernel_call *) { return 0; }
-extern "C" int cuda_dora_norm(const struct cuda_queue *, const struct kernel_call *) { return 0; }
-
-/* All weights of the layers, of a type with a table, as numbers. */
-static void print_table(const struct cuda_queue *queue, const struct model *m, const char *name, int type)
+/* All weights of the layers as numbers: widen(weights, lines, k) for each. */
+template <class F> static void print_widening(const struct model *m, const char *name, int type, F widen)
 {
     cudaGraph_t graph;
     size_t at = 0;
@@ -198,14 +167,7 @@ static void print_table(const struct cuda_queue *queue, const struct model *m, c
         const struct shape *s = &m->shape[i % HEAD];
         for (int64_t lines : {s->lines, s->lines2}) {
             if (!lines) continue;
-            struct op op = tape_op(OP_LINEAR_Q, -1);
-            op.attr.lines[0].type = type, op.attr.lines[0].lines = lines;
-            struct tensor rows = {}, w = {};
-            rows.type = DT_BF16, w.type = DT_U8, w.ndim = 1, w.dim[0] = quantised_bytes(&op.attr, s->k);
-            struct kernel_call call = {};
-            call.op = &op, call.desc[LINEAR_Q_X] = &rows, call.desc[LINEAR_Q_W] = &w;
-            call.in[LINEAR_Q_W] = take(&at, bytes_of(type, lines, s->k)), call.work = work;
-            CHECK((cudaError_t)cuda_linear_q_wide(queue, &call));
+            widen((unsigned char *)take(&at, bytes_of(type, lines, s->k)), lines, s->k);
             bytes += (double)bytes_of(type, lines, s->k) + (double)bytes_of(0, lines, s->k);
         }
     }
@@ -213,6 +175,38 @@ static void print_table(const struct cuda_queue *queue, const struct model *m, c
     double s = time_graph(graph);
     printf("%s %s dequantised: %6.0f us, %4.0f GB/s read and written\n", m->name, name, s * 1e6,
            bytes / s * 1e-9);
+}
+
+static void print_blocks(const struct cuda_queue *queue, const struct model *m, int t)
+{
+    print_widening(m, types[t].name, types[t].type, [&](unsigned char *w, int64_t lines, int64_t k) {
+        struct cuda_q_part part = {};
+        part.type = types[t].type, part.lines = part.m = lines, part.w = w;
+        for (int64_t first = 0, some; first < lines; first += some) {
+            some = cuda_wide_lines(lines - first, k, DT_BF16);
+            CHECK((cudaError_t)cuda_quantised_widen(queue, &part, first, some, k, DT_BF16, work));
+        }
+    });
+}
+
+/* Products that quantised_wide.cu calls with a weight of numbers: here its own time is wanted. */
+extern "C" int cuda_linear(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+extern "C" int cuda_linear_dx(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+extern "C" int cuda_dora_norm(const struct cuda_queue *, const struct kernel_call *) { return 0; }
+
+/* Of a type with a table. */
+static void print_table(const struct cuda_queue *queue, const struct model *m, const char *name, int type)
+{
+    print_widening(m, name, type, [&](unsigned char *weights, int64_t lines, int64_t k) {
+        struct op op = tape_op(OP_LINEAR_Q, -1);
+        op.attr.lines[0].type = type, op.attr.lines[0].lines = lines;
+        struct tensor rows = {}, w = {};
+        rows.type = DT_BF16, w.type = DT_U8, w.ndim = 1, w.dim[0] = quantised_bytes(&op.attr, k);
+        struct kernel_call call = {};
+        call.op = &op, call.desc[LINEAR_Q_X] = &rows, call.desc[LINEAR_Q_W] = &w;
+        call.in[LINEAR_Q_W] = weights, call.work = work;
+        CHECK((cudaError_t)cuda_linear_q_wide(queue, &call));
+    });
 }
 
 int main(int argc, char **argv)
@@ -237,7 +231,7 @@ int main(int argc, char **argv)
         for (int t = 0; t < TYPES; t++)
             for (int r : rows)
                 if (types[t].type || r <= CUDA_FEW_ROWS) print_rows(queue, &m, t, r);
-        for (int t = 0; t + 1 < TYPES; t++) print_widen(&queue, &m, t);
+        for (int t = 0; t + 1 < TYPES; t++) print_blocks(&queue, &m, t);
         print_table(&queue, &m, "NF4", BLOCK_NF4), print_table(&queue, &m, "NF4_DQ", BLOCK_NF4_DQ);
     }
     return 0;

@@ -6,7 +6,8 @@
  * which is what makes the bound of a box sharp. What remains is halved along the axis that moves time most.
  *
  * Boxes are opened three times, each time with more that may leave the device (space.h, reach). A plan of a wider reach replaces
- * the best one only where it is predicted faster by PLAN_DOUBT.
+ * the best one only where it is predicted faster by PLAN_DOUBT. Places with updates inside the next step's forward are opened after
+ * that, against the best plan without them.
  *
  * Invariants
  *  1. `best` fits both lines, and no box that was dropped can beat it by more than GAP (search_ask.c), as far as axes are ordered.
@@ -463,8 +464,8 @@ static enum plim_status search_together(struct search *s)
     return status;
 }
 
-/* The places that are left for last: every question there builds a whole tape. The best plan without them says which are worth one,
- * and they have work of their own, so that they take none from the others. */
+/* Every question about such a place builds a whole tape. So it is asked last, when a good plan is known that drops most boxes unseen, and
+ * with work of its own, which other places do not miss. */
 static enum plim_status search_last_places(struct search *s)
 {
     struct point before = s->best.point;

@@ -24,13 +24,11 @@ bool space_can_defer(const struct plan_request *r)
     return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
 }
 
-/* Unless a pin asks for more, the whole batch at once, with gradients that leave with their state: that is where updates inside
- * forward gain. */
-static bool defers(const struct plan_request *r, const struct place *p, bool whole)
+/* Updates inside forward gain where the whole batch is computed at once and gradients leave with their state; other places need a pin. */
+static bool may_defer(const struct plan_request *r, const struct place *p, bool whole)
 {
-    if (!p->forward || p->inside || !space_can_defer(r)) return !p->forward;
-    if (r->pins.optimizer_in_forward == 1) return true;
-    return whole && p->grad == TIER_HOST && r->facts->async_copies;
+    bool gains = whole && p->grad == TIER_HOST && r->facts->async_copies;
+    return space_can_defer(r) && (gains || r->pins.optimizer_in_forward == 1);
 }
 
 bool space_is_last(const struct space *s, int place)
@@ -51,7 +49,7 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     bool whole = pin_allows(pins->micro_batch, r->rows) && (!r->micro_most || r->micro_most >= r->rows);
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (!pin_allows(pins->optimizer_in_forward, p->forward)) return false;
-    if (!defers(r, p, whole)) return false;
+    if (p->forward && !may_defer(r, p, whole)) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;

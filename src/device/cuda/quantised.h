@@ -39,8 +39,8 @@ struct cuda_q_product {
 /* At most CUDA_Q_ROWS rows, or any number of experts' rows. */
 int cuda_quantised_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
 
-/* All parts are of one block type, and x is rounded where cuda_q_in_shared does not say otherwise: what the function above chooses
- * from. */
+/* Products of parts of one block type, for cuda_quantised_multiply. x is rounded to scratch already, unless cuda_q_in_shared says that
+ * every block of threads rounds it for itself. */
 typedef int cuda_q_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
 cuda_q_multiply cuda_q8_0_multiply, cuda_q4_0_multiply, cuda_q4_k_multiply, cuda_q5_k_multiply,
     cuda_q6_k_multiply;
