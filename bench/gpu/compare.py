@@ -142,8 +142,8 @@ def run_all(a, results, folder):
         except Exception as e:  # whatever it was: it is this run's result, and the next one begins
             value = dict(error=str(e) if isinstance(e, Failed) else f"{type(e).__name__}: {e}")
         place(results, name, variant, dict(value, run=len(results["runs"]) - 1))
-        print(report.line(results, name, variant), flush=True)
         report.write(results, a.out)
+        print(report.line(results, name, variant), flush=True)
     return left
 
 

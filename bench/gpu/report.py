@@ -9,7 +9,7 @@ import os
 
 from cases import CASES, GIB, WARM_UP
 
-TITLES = {"t5xl": "T5-XL", "llama1b": "LLaMA-1B", "llama8b": "LLaMA-8B", "gpt2": "GPT-2 124 M"}
+TITLES = {"t5xl": "T5-XL", "llama1b": "LLaMA-1B", "llama8b": "LLaMA-8B", "llama70b": "LLaMA-70B", "gpt2": "GPT-2 124 M"}
 
 
 def write(results, path):

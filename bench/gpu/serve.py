@@ -118,7 +118,7 @@ def adapters_path(folder, case):
     path, m = os.path.join(folder, f"adapters-{case.adapters}"), MODELS["llama1b"]
     if not os.path.exists(path):
         sizes = dict(hidden_size=m["hidden"], intermediate_size=m["inter"], num_hidden_layers=m["layers"], num_attention_heads=m["heads"],
-                     num_key_value_heads=m["kv"], vocab_size=m["vocab"])
+                     num_key_value_heads=m["kv"], vocab_size=m["vocab"], head_dim=m["hidden"] // m["heads"])
         for i in range(case.adapters): lora_folder.make(f"{path}/a{i:02}", r=16, alpha=32, seed=i + 1, size=0.01, **sizes)
     return path
 
@@ -135,7 +135,7 @@ def ours(a, case, folder, limit):
 
 def theirs(a, case, folder, limit):
     kind, streams, prompt, answer = case.line.split(":")
-    text = launch([a.driver, model_path(a.folder, case), "1", streams, prompt, str(max(2, int(answer))), str(LLAMA_BATCH)], limit, folder)[0]
+    text = launch([a.driver, model_path(a.folder, case), "1", streams, prompt, str(max(2, int(answer))), str(LLAMA_BATCH), "given"], limit, folder)[0]
     prefill, decode = (float(v) for v in text.split()[:2])
     return dict(tokens_per_s=prefill if kind == "prefill" else decode)
 

@@ -76,6 +76,8 @@ static const struct rate {
     RATE("attn_flops_f16", "attention, fp16", "GFLOP/s", attn_flops[DT_F16], 1e-9),
     RATE("attn_bwd_share", "attention's backward", "% of that", attn_bwd_share, 1e2),
     RATE("attn_general_share", "attention, other masks, biases", "% of that", attn_general_share, 1e2),
+    RATE("attn_wide_share", "attention, heads of 128", "% of that", attn_wide_share, 1e2),
+    RATE("attn_long_share", "the same, very long rows", "% of that", attn_long_share, 1e2),
     RATE("bandwidth", "memory", "GB/s", bandwidth, 1e-9),
     RATE("cache_bandwidth", "cache", "GB/s", cache_bandwidth, 1e-9),
     RATE("coded_rate", "8-bit AdamW", "M elements/s", coded_rate, 1e-6),

@@ -54,6 +54,8 @@ static const struct number numbers[] = {
     NUMBER("attn_flops_f16", attn_flops[DT_F16]),
     NUMBER("attn_bwd_share", attn_bwd_share),
     NUMBER("attn_general_share", attn_general_share),
+    NUMBER("attn_wide_share", attn_wide_share),
+    NUMBER("attn_long_share", attn_long_share),
     NUMBER("bandwidth", bandwidth),
     NUMBER("cache_bandwidth", cache_bandwidth),
     NUMBER("op_seconds", op_seconds),
@@ -223,6 +225,8 @@ void calibration_apply(const struct calibration *speed, struct device_facts *fac
     memcpy(facts->attn_flops, speed->attn_flops, sizeof facts->attn_flops);
     facts->attn_bwd_share = speed->attn_bwd_share;
     facts->attn_general_share = speed->attn_general_share;
+    facts->attn_wide_share = speed->attn_wide_share;
+    facts->attn_long_share = speed->attn_long_share;
     facts->bandwidth = speed->bandwidth;
     facts->cache_bandwidth = speed->cache_bandwidth;
     facts->lower_bandwidth = speed->lower_bandwidth;

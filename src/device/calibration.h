@@ -28,6 +28,7 @@ struct calibration {
     double attn_flops[DT_COUNT]; /* attention */
     double attn_bwd_share;       /* of attn_flops, in bf16 */
     double attn_general_share;   /* see device_facts; in bf16 */
+    double attn_wide_share, attn_long_share; /* likewise */
     double bandwidth;            /* bytes/s read plus written, operands in memory */
     double cache_bandwidth;      /* the same, operands in the last-level cache */
     double lower_bandwidth;      /* bytes/s to and from the tier below */

@@ -68,10 +68,25 @@ static bool joins_last(const struct tape *tape, int i)
            !op->attr.on_host && !op[-1].attr.on_host;
 }
 
-static double attn_rate(const struct device_facts *facts, const struct op *op, enum dtype type)
+/* Heads of 128 fill tensor cores better than those of 64, backward's less, and long rows have less of a causal mask's ragged edge. */
+static double attn_shape_share(const struct device_facts *facts, const struct tape *tape, const struct op *op)
+{
+    bool back = op->kind == OP_ATTN_BWD;
+    const struct tensor *k = &tape->tensors[op->in[back ? ATTN_BWD_K : ATTN_K]];
+    double wide = facts->attn_wide_share, far = facts->attn_long_share, share = 1;
+    if (k->type == DT_F32 || op->attr.head_dim <= 64) return 1;
+    if (wide > 0) share *= back ? 1 + (wide - 1) / 3 : wide;
+    if (far > 0 && k->dim[1] > FACTS_ATTN_TIME)
+        share *= 1 + (far - 1) * (1 - FACTS_ATTN_TIME / (double)k->dim[1]);
+    return share;
+}
+
+static double attn_rate(const struct device_facts *facts, const struct tape *tape, const struct op *op,
+                        enum dtype type)
 {
     double rate = facts->attn_flops[type];
     bool paged = op->kind != OP_ATTN && op->kind != OP_ATTN_BWD;
+    if (!paged) rate *= attn_shape_share(facts, tape, op);
     if (facts->attn_bwd_share > 0 && op->kind == OP_ATTN_BWD) rate *= facts->attn_bwd_share;
     if (facts->attn_general_share > 0 && !paged && !op_attn_is_simple(op)) rate *= facts->attn_general_share;
     return rate;
@@ -130,7 +145,7 @@ static double compute_seconds(const struct clock *c, const struct op *op)
     struct op_cost cost = op_cost_of(c->tape, op, c->bytes);
     double compute = 0;
     if (cost.matmul_flops > 0) compute += cost.matmul_flops / matmul_rate(facts, op, cost.type);
-    if (cost.attn_flops > 0) compute += cost.attn_flops / attn_rate(facts, op, cost.type);
+    if (cost.attn_flops > 0) compute += cost.attn_flops / attn_rate(facts, c->tape, op, cost.type);
     if (facts->coded_rate > 0) compute += cost.coded / facts->coded_rate;
     if (facts->curve_rate > 0) compute += cost.curved / facts->curve_rate;
     if (facts->score_rate > 0) compute += cost.scores / facts->score_rate;

@@ -17,7 +17,7 @@ struct layout;
 
 struct device_facts {
     char name[64];
-    /* facts_set_memory sets these six and program_bytes. */
+    /* facts_set_memory sets these six, program_bytes and graph_share. */
     enum memory_kind memory;
     bool unified_memory; /* device memory is the process's own: one budget covers both */
     /* Tier of offloaded tensors: disk for a CPU, host memory for a GPU. TIER_DEVICE: there is none. */
@@ -40,6 +40,8 @@ struct device_facts {
     double attn_bwd_share; /* share of attn_flops that attention's backward reaches; 0: all of it */
     /* Share of attn_flops that attention reaches unless it is causal and plain (op_attn_is_simple); 0: all of it. */
     double attn_general_share;
+    /* Of the rate in 16 bits with heads of 64 and FACTS_ATTN_TIME positions: with heads of 128, and with those in very long rows; 0: all. */
+    double attn_wide_share, attn_long_share;
     double expert_share;    /* share of the matmul rate that expert products reach in 16 bits; 0: all of it */
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
     size_t cache_bytes;     /* last-level cache; 0: do not model one */
@@ -78,6 +80,7 @@ struct device_facts {
     size_t host_bytes;      /* free host memory next to a device with its own memory; 0: no limit */
     size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
     size_t program_bytes;   /* device bytes outside the arena per program after a plan's first */
+    int graph_share;        /* device bytes of a recorded step for each byte of its tape, beyond FACTS_GRAPH_ROOM; 0: none */
     size_t host_late_bytes; /* host bytes that the device's libraries take only once a run computes */
     int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
     char no_kernels[96];    /* why this program cannot run on a preset device; empty: it can */
@@ -90,8 +93,16 @@ struct device_facts {
     const void *backend; /* for workspace and measure */
 };
 
+/* Positions that attention is measured with. */
+#define FACTS_ATTN_TIME 2048
+
 /* Device memory of a graph of a few thousand kernels: the maximum that a driver reported. */
 #define FACTS_GRAPH_BYTES ((size_t)2 << 20)
+
+/* A recorded step of many thousands of ops and copies takes 3 to 8 times the bytes of its tape and layout (LLaMA-70B with a streamed
+ * base: 50 MB). overhead_bytes has room for the first of them. */
+#define FACTS_GRAPH_SHARE 8
+#define FACTS_GRAPH_ROOM ((int64_t)24 << 20)
 
 /* Sets the facts that follow from the kind of memory. A backend with another kind adds a row. */
 static inline void facts_set_memory(struct device_facts *facts, enum memory_kind kind)
@@ -101,10 +112,11 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
         enum tier lower_tier;
         bool async_copies, groups_ops, widens_blocks;
         size_t program_bytes;
+        int graph_share;
     } kinds[] = {
-        /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, false, 0},
-        /* MEMORY_CARD */ {false, TIER_HOST, true, true, true, FACTS_GRAPH_BYTES},
-        /* MEMORY_PLUGIN */ {false, TIER_DEVICE, false, false, true, 0},
+        /* MEMORY_PROCESS */ {true, TIER_DISK, false, false, false, 0, 0},
+        /* MEMORY_CARD */ {false, TIER_HOST, true, true, true, FACTS_GRAPH_BYTES, FACTS_GRAPH_SHARE},
+        /* MEMORY_PLUGIN */ {false, TIER_DEVICE, false, false, true, 0, 0},
     };
     static_assert(sizeof kinds / sizeof *kinds == MEMORY_KINDS, "a row for each kind of memory");
     facts->memory = kind;
@@ -114,6 +126,7 @@ static inline void facts_set_memory(struct device_facts *facts, enum memory_kind
     facts->groups_ops = kinds[kind].groups_ops;
     facts->widens_blocks = kinds[kind].widens_blocks;
     facts->program_bytes = kinds[kind].program_bytes;
+    facts->graph_share = kinds[kind].graph_share;
 }
 
 /* Sets the rate of fp8 products, from that of bf16. Tensor cores have them from capability 8.9 on, at twice the rate, of which

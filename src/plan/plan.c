@@ -94,12 +94,15 @@ struct plan_own plan_own_all(const struct plan_request *request, const struct ta
     return own;
 }
 
-int64_t plan_device_overhead(const struct plan_request *request)
+/* Device bytes outside the arena: the context, programs for further lengths, and what a large recorded step takes. */
+static int64_t device_overhead(const struct plan_request *request, int64_t own)
 {
     enum { PROGRAMS = 2 }; /* of a tape: a step's first pass begins sums, the others add to them */
     int64_t more = request->lengths > 1 ? PROGRAMS * (request->lengths - 1) : 0;
     const struct device_facts *facts = request->facts;
-    return (int64_t)(facts->overhead_bytes + facts->beyond_bytes) + more * (int64_t)facts->program_bytes;
+    int64_t graph = facts->graph_share * own - FACTS_GRAPH_ROOM;
+    return (int64_t)(facts->overhead_bytes + facts->beyond_bytes) + more * (int64_t)facts->program_bytes +
+           (graph > 0 ? graph : 0);
 }
 
 static int64_t disk_buffers(const struct plan_request *request, bool on_disk)
@@ -110,7 +113,7 @@ static int64_t disk_buffers(const struct plan_request *request, bool on_disk)
 void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
                 struct plan_bound *out)
 {
-    int64_t device = arena + plan_device_overhead(request);
+    int64_t device = arena + device_overhead(request, own);
     out->host = request->overhead + own + on_host + disk_buffers(request, on_disk), out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
@@ -122,7 +125,8 @@ void plan_sum(struct plan *plan, const struct plan_request *request, int64_t are
     plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], on_disk, &lines);
     plan->budget = request->budget;
     plan->overhead = request->overhead + own + disk_buffers(request, on_disk);
-    plan->device = arena + plan_device_overhead(request);
+    plan->beside_arena = device_overhead(request, own);
+    plan->device = arena + plan->beside_arena;
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];
     plan->fits = request->budget == 0 || plan_within(request, plan->total, plan->host);

@@ -66,6 +66,7 @@ struct plan {
     int64_t budget, overhead;
     int64_t total; /* compared with the budget: the process's bytes on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
+    int64_t beside_arena; /* part of device: the context, programs for further lengths, a large step's graph */
     int64_t planning;    /* part of overhead that comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {
@@ -105,9 +106,6 @@ struct plan_bound {
 
 /* Returns the knobs that the computation depends on; the others are 0. */
 struct knobs plan_compute_knobs(const struct knobs *knobs);
-
-/* Device bytes outside the arena: the context, and programs for further lengths. */
-int64_t plan_device_overhead(const struct plan_request *request);
 
 /* Fills the two totals that are compared with the budgets. Inputs: the arena's bytes, the plan's own data structures,
  * bytes offloaded to the host, and whether disk buffers are needed. */

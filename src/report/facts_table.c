@@ -21,6 +21,8 @@ static const struct number {
     NUMBER(DOUBLE, "attn_flops_f16", attn_flops[DT_F16]),
     NUMBER(DOUBLE, "attn_bwd_share", attn_bwd_share),
     NUMBER(DOUBLE, "attn_general_share", attn_general_share),
+    NUMBER(DOUBLE, "attn_wide_share", attn_wide_share),
+    NUMBER(DOUBLE, "attn_long_share", attn_long_share),
     NUMBER(DOUBLE, "bandwidth", bandwidth),
     NUMBER(DOUBLE, "cache_bandwidth", cache_bandwidth),
     NUMBER(DOUBLE, "lower_bandwidth", lower_bandwidth),

@@ -11,7 +11,7 @@ static int64_t overhead_of(const struct runtime *rt, const struct plan *plan, en
 {
     const struct device_facts *facts = &rt->device->facts;
     int64_t left_open = plan->layout.tier_bytes[TIER_DISK] ? 0 : (int64_t)disk_held(rt->disk);
-    int64_t device = plan_device_overhead(&rt->request), host = plan->overhead + left_open;
+    int64_t device = plan->beside_arena, host = plan->overhead + left_open;
     if (tier == TIER_DEVICE) return facts->unified_memory ? device + host : device;
     return tier == TIER_HOST && !facts->unified_memory ? host : 0;
 }

@@ -551,6 +551,8 @@ static struct calibration numbers(double tf32)
                             .curve_rate = 1,
                             .attn_bwd_share = 1,
                             .attn_general_share = 1,
+                            .attn_wide_share = 1,
+                            .attn_long_share = 1,
                             .score_rate = 1,
                             .score_row_rate = 1,
                             .pack_bandwidth = 1,

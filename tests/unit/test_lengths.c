@@ -166,7 +166,7 @@ static void test_programs_are_in_the_plan(void **state)
         must(trainer_open(&job, &f->device, &(struct train_options){0}, &t, &err));
         must(runtime_check(&t->runtime, &err));
         beside[i] = t->runtime.plan.device - t->runtime.plan.layout.arena_bytes;
-        assert_int_equal(beside[i], plan_device_overhead(&t->runtime.request));
+        assert_int_equal(beside[i], t->runtime.plan.beside_arena);
         if (i) assert_int_equal(beside[1] - beside[0], 2 * (t->runtime.request.lengths - 1) * (3 << 20));
         if (i) assert_true(t->lengths.count <= t->runtime.request.lengths);
         trainer_close(t);

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADS = 32, HEAD_DIM = 64, BUCKETS = 32, ROWS_MOST = 4096, ROUNDS = 5, ROUNDS_MOST = 2000 };
+enum { HEADS = 32, HEAD_DIM = 64, BUCKETS = 32, ROWS_MOST = 4096, LONG = 8192, ROUNDS = 5, ROUNDS_MOST = 2000 };
 
 /* So long a kernel runs before it is timed, and while it is: a card that has just been idle is faster for a moment than
  * its power lets it be all day. */
@@ -28,7 +28,7 @@ struct size {
     double steady; /* seconds; 0: nobody looks at the rates */
 };
 
-static const struct size full = {ROWS_MOST, 4096, 2048, (size_t)448 << 20, STEADY_SECONDS};
+static const struct size full = {ROWS_MOST, 4096, FACTS_ATTN_TIME, (size_t)448 << 20, STEADY_SECONDS};
 static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
 
 #define COPY_BYTES ((size_t)128 << 20)
@@ -101,13 +101,13 @@ static double matmul_rate(struct bench *b, enum dtype type, bool tf32)
     return 2.0 * (double)(rows * width * width) / seconds(b);
 }
 
-/* Plain and causal, or as T5's encoder has it: all keys, with a bias by distance. */
-static double attn_rate(struct bench *b, enum dtype type, bool general)
+/* Heads of `head_dim`, as wide together as HEADS of HEAD_DIM. Plain and causal, or as T5's encoder has it: all keys, with a bias by distance. */
+static double attn_shape_rate(struct bench *b, enum dtype type, bool general, int head_dim, int64_t time)
 {
-    int64_t time = b->size->time, batch = b->size->rows / time;
-    int64_t rows[] = {batch, time, HEADS, HEAD_DIM};
+    int64_t batch = time > b->size->rows ? 1 : b->size->rows / time, heads = HEADS * HEAD_DIM / head_dim;
+    int64_t rows[] = {batch, time, heads, head_dim};
     begin(b, OP_ATTN);
-    b->op.attr.heads = b->op.attr.kv_heads = HEADS, b->op.attr.head_dim = HEAD_DIM, b->op.attr.scale = 0.125f;
+    b->op.attr.heads = b->op.attr.kv_heads = (int)heads, b->op.attr.head_dim = head_dim, b->op.attr.scale = 0.125f;
     for (int slot = ATTN_Q; slot <= ATTN_V; slot++) operand(b, false, slot, type, 4, rows);
     operand(b, false, ATTN_POS, DT_I32, 2, rows);
     if (general) {
@@ -115,14 +115,30 @@ static double attn_rate(struct bench *b, enum dtype type, bool general)
         b->op.attr.mask = MASK_FULL, b->op.attr.two_sided = true, b->op.attr.bias_reach = 4 * BUCKETS;
     }
     operand(b, true, ATTN_O, type, 4, rows);
-    operand(b, true, ATTN_LSE, DT_F32, 3, (int64_t[]){batch, HEADS, time});
-    int32_t pos[ROWS_MOST];
-    for (int i = 0; i < b->size->rows; i++) pos[i] = i % (int32_t)time;
+    operand(b, true, ATTN_LSE, DT_F32, 3, (int64_t[]){batch, heads, time});
+    int32_t pos[LONG];
+    for (int i = 0; i < batch * time; i++) pos[i] = i % (int32_t)time;
     size_t at = (size_t)((char *)b->call.in[ATTN_POS] - (char *)b->dev->ops->base(b->dev));
-    size_t bytes = (size_t)b->size->rows * sizeof *pos;
+    size_t bytes = (size_t)(batch * time) * sizeof *pos;
     if (b->dev->ops->write(b->dev, at, pos, bytes, NULL) != PLIM_OK) return 0;
     int64_t keys = general ? 2 * time : time + 1;
-    return 2.0 * (double)(batch * HEADS * HEAD_DIM * time * keys) / seconds(b);
+    return 2.0 * (double)(batch * heads * head_dim * time * keys) / seconds(b);
+}
+
+static double attn_rate(struct bench *b, enum dtype type, bool general)
+{
+    return attn_shape_rate(b, type, general, HEAD_DIM, b->size->time);
+}
+
+/* Heads of 128 against those of 64; and where the rate goes with ever longer rows: what a row loses is the same number of
+ * positions at every length, so that two lengths tell it. */
+static void attn_shares(struct bench *b, struct calibration *out)
+{
+    double wide = attn_shape_rate(b, DT_BF16, false, 2 * HEAD_DIM, b->size->time);
+    double far = attn_shape_rate(b, DT_BF16, false, 2 * HEAD_DIM, LONG);
+    double known = 1 - (double)b->size->time / LONG;
+    out->attn_wide_share = wide / out->attn_flops[DT_BF16];
+    out->attn_long_share = far > wide ? 1 + (far / wide - 1) / known : 1;
 }
 
 static double copy_rate(struct bench *b, size_t bytes)
@@ -219,6 +235,7 @@ static void measure(struct device *dev, struct calibration *out)
         out->attn_flops[type] = attn_rate(&b, type, false);
     }
     out->attn_general_share = attn_rate(&b, DT_BF16, true) / out->attn_flops[DT_BF16];
+    attn_shares(&b, out);
     out->tf32_flops = matmul_rate(&b, DT_F32, true);
     out->bandwidth = copy_rate(&b, COPY_BYTES);
     out->cache_bandwidth = out->bandwidth; /* facts.cache_bytes is 0: no cache is modelled */
@@ -229,7 +246,7 @@ static void measure(struct device *dev, struct calibration *out)
     out->matmul_seconds = CALIBRATION_LEAST;            /* launch_seconds has it */
     out->score_rate = out->score_row_rate = out->pack_bandwidth = CALIBRATION_UNLIMITED; /* rates have them */
     out->plain_rate = out->update_rate = CALIBRATION_UNLIMITED;
-    out->attn_bwd_share = 1; /* not measured: a library's backward would be loaded at every start */
+    out->attn_bwd_share = 0.95; /* on an H200; not measured here: a library's backward would be loaded at every start */
 }
 
 /* Modules come with the first run of a kernel. */
@@ -238,6 +255,7 @@ static void load(struct device *dev)
     struct bench b = {.dev = dev, .size = &quarter};
     for (enum precision p = 0; p < PRECISION_COUNT; p++)
         matmul_rate(&b, precision_type(p), false), attn_rate(&b, precision_type(p), false);
+    attn_shape_rate(&b, DT_BF16, false, 2 * HEAD_DIM, b.size->time);
 }
 
 /* Everything the numbers depend on: the card and its libraries, the host that updates beside it. */
@@ -254,6 +272,9 @@ static void describe(const struct device *dev, const char *libraries, char *key,
 static const struct calibration modest = {.flops = {10e12, 60e12, 60e12},
                                           .tf32_flops = 20e12,
                                           .attn_flops = {3e12, 30e12, 30e12},
+                                          .attn_general_share = 1,
+                                          .attn_wide_share = 1,
+                                          .attn_long_share = 1,
                                           .bandwidth = 0.4e12,
                                           .cache_bandwidth = 0.4e12,
                                           .lower_bandwidth = 12e9,

@@ -20,6 +20,8 @@ static const struct calibration fixed = {.flops = {[DT_F32] = 5e10, [DT_BF16] = 
                                          .curve_rate = 1e9,
                                          .attn_bwd_share = 1,
                                          .attn_general_share = 1,
+                                         .attn_wide_share = 1,
+                                         .attn_long_share = 1,
                                          .score_rate = CALIBRATION_UNLIMITED,
                                          .score_row_rate = CALIBRATION_UNLIMITED,
                                          .pack_bandwidth = CALIBRATION_UNLIMITED,
