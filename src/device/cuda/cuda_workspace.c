@@ -80,6 +80,8 @@ bool cuda_q_in_shared(bool warpgroups, enum dtype type, int64_t rows, int64_t k)
     return rows == 1 && type != DT_F32 && (int64_t)q_rows_bytes(1, k) <= ((warpgroups ? 227 : 99) - 80) << 10;
 }
 
+bool cuda_q_gates_apart(int64_t k) { return k > 4096; }
+
 static int64_t linear_q_rows(const struct tensor *const *desc, const struct op *op)
 {
     return tensor_count(desc[OP_MAX_IN + LINEAR_Q_Y]) / quantised_lines(&op->attr);
@@ -95,7 +97,8 @@ static size_t linear_q(const struct cuda_card *card, const struct tensor *const 
     if (cuda_linear_q_is_wide(op)) return linear_q_wide(card, desc, op);
     int64_t rows = linear_q_rows(desc, op), k = rows ? tensor_count(desc[LINEAR_Q_X]) / rows : 0;
     enum dtype type = desc[LINEAR_Q_X]->type;
-    if (cuda_q_in_shared(card->warpgroups, type, rows, k)) return 0;
+    if (cuda_q_in_shared(card->warpgroups, type, rows, k))
+        return cuda_q_gates_apart(k) ? q_rows_bytes(1, k) : 0; /* whose row it is, is known when it runs */
     if (cuda_linear_q_is_few(desc, op)) return q_rows_bytes(cuda_q_rows(rows, 0), k);
     int64_t lines = cuda_wide_lines(quantised_lines(&op->attr), k, type);
     return CUDA_MATMUL_BYTES + (size_t)(lines * k) * dtype_size(type);

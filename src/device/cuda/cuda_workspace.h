@@ -54,8 +54,10 @@ int64_t cuda_wide_lines(int64_t lines, int64_t k, enum dtype type);
 
 /* Rows of x in 8 bits with which the product has whole tiles; experts: their number, 0: none. */
 int64_t cuda_q_rows(int64_t rows, int64_t experts);
-/* True if every block of threads rounds x for itself, in shared memory; otherwise a kernel leaves it in scratch. */
+/* True if every block of threads may round x for itself, in shared memory; otherwise a kernel leaves it in scratch. */
 bool cuda_q_in_shared(bool warpgroups, enum dtype type, int64_t rows, int64_t k);
+/* True if a gated unit's single row is made by a kernel all the same: every block would make a long one in the time of its product. */
+bool cuda_q_gates_apart(int64_t k);
 /* True if a linear_q is computed by quantised_product.cu. */
 bool cuda_linear_q_is_few(const struct tensor *const *desc, const struct op *op);
 

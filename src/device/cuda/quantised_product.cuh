@@ -1,7 +1,7 @@
 /* quantised_product.cuh - products of weights in quantised blocks, on the tensor cores' 8-bit products: linear_q of up to
  * CUDA_Q_ROWS rows and expert_linear_q. Each block type is compiled by itself, quantised_product_TYPE.cu; quantised_product.cu chooses.
  *
- * x is rounded to 8 bits (quantised_rows.cuh): one row by every block of threads for itself, more by a kernel before. For 32
+ * x is rounded to 8 bits (quantised_rows.cuh): one row by every block of threads for itself, more, and a long gated one, by a kernel before. For 32
  * of k a tensor core adds products of codes exactly; then, in fp32,
  *
  *     chain += scale of x * (scale of W * sum of products - least * sum of x's codes)
@@ -333,7 +333,7 @@ template <int TYPE> static int run_few(const struct cuda_queue *queue, const pro
 {
     if (p.q.ends || shared_x_bytes(p) + ring_bytes<blocks<TYPE>, way<1, 1, 8, true>>(1) > room_of(queue))
         return run<TYPE, way<1, 1, 8, false>>(queue, p);
-    return p.rounds ? run_shared<TYPE, true>(queue, p) : run_shared<TYPE, false>(queue, p);
+    return p.x.tile == 1 ? run_shared<TYPE, true>(queue, p) : run_shared<TYPE, false>(queue, p);
 }
 
 /* Two panels share what is read of x; one keeps all multiprocessors busy where there are few, and fits cards with 99 KB. */

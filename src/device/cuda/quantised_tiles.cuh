@@ -38,9 +38,10 @@ struct problem {
 static problem problem_of(const struct cuda_queue *queue, const struct cuda_q_product *q)
 {
     problem p = {*q};
-    p.rounds = !q->ends && cuda_q_in_shared(queue->warpgroups, q->type, q->rows, q->k);
-    p.x.at = (char *)q->work, p.x.rows = p.rounds ? 1 : (int)cuda_q_rows(q->rows, q->ends ? q->experts : 0);
-    p.x.tile = p.rounds ? 1 : TILE;
+    const bool one = !q->ends && cuda_q_in_shared(queue->warpgroups, q->type, q->rows, q->k);
+    p.rounds = one && !(q->source == FEW_GLU && cuda_q_gates_apart(q->k));
+    p.x.at = (char *)q->work, p.x.rows = one ? 1 : (int)cuda_q_rows(q->rows, q->ends ? q->experts : 0);
+    p.x.tile = one ? 1 : TILE;
     p.chunks = (int)parts_of(q->k, CHUNK), p.blocks = (int)(q->k / 32);
     return p;
 }
