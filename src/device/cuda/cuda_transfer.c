@@ -14,8 +14,7 @@
 #include <string.h>
 
 enum {
-    TASKS =
-        256, /* under way at a time; more than a pipeline of slices or the activations of some layers have */
+    TASKS = 1024, /* under way at a time; more than the updates of all layers have, with their copies */
     RANGES = OP_MAX_IN + OP_MAX_OUT,
 };
 
@@ -28,6 +27,7 @@ struct range {
 struct task { /* a copy, or an op of the host */
     struct range range[RANGES];
     int ranges, event;
+    bool on_host;
 };
 
 /* An op of the host: its thread reads it when its turn has come, and again each time its program is launched. */
@@ -124,14 +124,23 @@ int cuda_transfer_join(struct cuda_transfer *tr)
     return code;
 }
 
+/* The oldest copy, which is done or nearly so: waiting for it costs little. Ops of the host may be queued for most of a step, and a
+ * device that waited for one of them would wait for the host. */
+static int least_awaited(const struct cuda_transfer *tr)
+{
+    int i = 0;
+    while (i < tr->count && tr->tasks[i].on_host) i++;
+    return i < tr->count ? i : 0;
+}
+
 /* A stream may begin something that touches these bytes. */
 static int admit(struct cuda_transfer *tr, cudaStream_t stream, const struct range *ranges, int n)
 {
     int code = 0;
-    if (tr->count ==
-        TASKS) { /* the oldest is done or nearly so: what it would cost to wait for it is little */
-        code = wait(tr, tr->compute, 0);
-        drop(tr, 0);
+    if (tr->count == TASKS) {
+        int task = least_awaited(tr);
+        code = wait(tr, tr->compute, task);
+        drop(tr, task);
     }
     if (!code) code = (int)cudaEventRecord(tr->computed, tr->compute);
     if (!code) code = (int)cudaStreamWaitEvent(stream, tr->computed, 0);
@@ -149,7 +158,7 @@ static int under_way(struct cuda_transfer *tr, cudaStream_t stream, const struct
     if (code) return code;
     struct task *task = &tr->tasks[tr->count++];
     tr->taken[event] = true;
-    task->ranges = n, task->event = event;
+    task->ranges = n, task->event = event, task->on_host = stream == tr->host_stream;
     memcpy(task->range, ranges, (size_t)n * sizeof *ranges);
     return 0;
 }
