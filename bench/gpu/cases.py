@@ -2,7 +2,7 @@
 
 A case's name says it: model, then what is kept besides bf16 compute (nothing: fp32 master and moments with bf16
 gradients; f32grad: fp32 gradients too, as PyTorch has under autocast; bf16: weights, moments and gradients all bf16; lora: an
-adapter of rank 16 of all linear layers; nf4: the same over a base in 4 bits), then the budget in GiB where there is one.
+adapter of rank 16 of all linear layers; nf4: the same over a base in 4 bits; fp8: products in fp8), then the budget in GiB where there is one.
 """
 import json
 import os
@@ -50,6 +50,7 @@ class Case:
     host_gib: float = None
     torch: tuple = ()  # variants measured beside it
     rival: str = None  # the case whose PyTorch it is compared with
+    precision: str = "bf16"  # training.mixed_precision
     lora: int = 0  # rank of an adapter of all linear layers; 0: the model itself is trained
     weights: str = "as-is"  # of the base
     blank: bool = False  # the base is zeros in NF4: its numbers would not fit the disk, and turning them into 4 bits takes minutes
@@ -135,6 +136,11 @@ GROUPS = {
         "llama8b-80": but(LLAMA_8B, budget_gib=80),
         "llama8b-24": but(LLAMA_8B, budget_gib=24),
     },
+    "fp8": {
+        "llama1b-fp8-16x4": but(LLAMA_1B, batch=16, accumulation=4, state="bf16", budget_gib=24, precision="fp8"),
+        "llama8b-bf16": but(LLAMA_8B, state="bf16"),
+        "llama8b-fp8": but(LLAMA_8B, state="bf16", precision="fp8"),
+    },
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
 
@@ -205,7 +211,7 @@ def write_job(folder, name, steps, dry=False):
         f.write(f"""model: {model_of(folder, case, dry)}
 data: {data_of(folder, case, steps)}
 training: {{batch_size: {case.batch}, gradient_accumulation_steps: {case.accumulation}, steps: {case.warm_up + case.measured(steps)},
-  learning_rate: 1e-4, mixed_precision: bf16, max_grad_norm: 1.0, device: cuda}}
+  learning_rate: 1e-4, mixed_precision: {case.precision}, max_grad_norm: 1.0, device: cuda}}
 output: {{dir: {folder}/run}}
 {host}""")
     return path

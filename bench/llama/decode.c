@@ -63,8 +63,8 @@ static void next_tokens(struct llama_context *c, struct llama_sampler *best, str
 }
 
 /* Every stream reads its prompt. */
-static void read_prompts(struct llama_context *c, struct llama_sampler *best, struct llama_batch *b, int streams,
-                         int prompt, int batch, llama_token *token)
+static void read_prompts(struct llama_context *c, struct llama_sampler *best, struct llama_batch *b,
+                         int streams, int prompt, int batch, llama_token *token)
 {
     for (int s = 0; s < streams; s++)
         for (int i = 0; i < prompt; i++) {
@@ -75,8 +75,8 @@ static void read_prompts(struct llama_context *c, struct llama_sampler *best, st
 }
 
 /* Every stream writes tokens behind its first `from` positions. */
-static void write_answers(struct llama_context *c, struct llama_sampler *best, struct llama_batch *b, int streams,
-                          int from, int tokens, llama_token *token)
+static void write_answers(struct llama_context *c, struct llama_sampler *best, struct llama_batch *b,
+                          int streams, int from, int tokens, llama_token *token)
 {
     for (int step = 0; step < tokens; step++) {
         for (int s = 0; s < streams; s++) put(b, token[s], from + step, s, true);

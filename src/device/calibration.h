@@ -25,16 +25,16 @@ struct calibration {
     double flops[DT_COUNT]; /* matmul, by element type; 0 for types without matmul */
     /* Matmul of fp32 operands with reduced precision; equals exact fp32 if there is none. */
     double tf32_flops;
-    double attn_flops[DT_COUNT]; /* attention */
-    double attn_bwd_share;       /* of attn_flops, in bf16 */
-    double attn_general_share;   /* see device_facts; in bf16 */
+    double attn_flops[DT_COUNT];             /* attention */
+    double attn_bwd_share;                   /* of attn_flops, in bf16 */
+    double attn_general_share;               /* see device_facts; in bf16 */
     double attn_wide_share, attn_long_share; /* likewise */
-    double bandwidth;            /* bytes/s read plus written, operands in memory */
-    double cache_bandwidth;      /* the same, operands in the last-level cache */
-    double lower_bandwidth;      /* bytes/s to and from the tier below */
-    double host_bandwidth;       /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
-    double coded_rate;           /* elements/s of 8-bit AdamW, operands in the cache */
-    double curve_rate;           /* elements/s of SiLU and a gate in bf16, operands in the cache */
+    double bandwidth;                        /* bytes/s read plus written, operands in memory */
+    double cache_bandwidth;                  /* the same, operands in the last-level cache */
+    double lower_bandwidth;                  /* bytes/s to and from the tier below */
+    double host_bandwidth; /* bytes/s of an update by the host's CPU; the CPU as a device: its own */
+    double coded_rate;     /* elements/s of 8-bit AdamW, operands in the cache */
+    double curve_rate;     /* elements/s of SiLU and a gate in bf16, operands in the cache */
     /* See device_facts; attn_flops and flops are without them. */
     double score_rate, score_row_rate, pack_bandwidth, plain_rate, update_rate;
     double op_seconds;     /* starting one op */

@@ -40,7 +40,8 @@ struct device_facts {
     double attn_bwd_share; /* share of attn_flops that attention's backward reaches; 0: all of it */
     /* Share of attn_flops that attention reaches unless it is causal and plain (op_attn_is_simple); 0: all of it. */
     double attn_general_share;
-    /* Of the rate in 16 bits with heads of 64 and FACTS_ATTN_TIME positions: with heads of 128, and with those in very long rows; 0: all. */
+    /* Attention's rate in 16 bits with heads of 128, and with those in very long rows, as shares of that with heads of 64 and FACTS_ATTN_TIME
+     * positions; 0: the same. */
     double attn_wide_share, attn_long_share;
     double expert_share;    /* share of the matmul rate that expert products reach in 16 bits; 0: all of it */
     double bandwidth;       /* bytes/s, reading plus writing, from memory */
@@ -77,10 +78,10 @@ struct device_facts {
     double link_beside;                  /* share of a link's rate while computing; 0: all of it */
     double link_load;                    /* share of computing lost during an overlapped exchange */
     bool async_exchanges;                /* exchanges between ranks overlap computing */
-    size_t host_bytes;      /* free host memory next to a device with its own memory; 0: no limit */
-    size_t overhead_bytes;  /* taken on the device outside the arena (context, libraries) */
-    size_t program_bytes;   /* device bytes outside the arena per program after a plan's first */
-    int graph_share;        /* device bytes of a recorded step for each byte of its tape, beyond FACTS_GRAPH_ROOM; 0: none */
+    size_t host_bytes;     /* free host memory next to a device with its own memory; 0: no limit */
+    size_t overhead_bytes; /* taken on the device outside the arena (context, libraries) */
+    size_t program_bytes;  /* device bytes outside the arena per program after a plan's first */
+    int graph_share; /* device bytes of a recorded step for each byte of its tape, beyond FACTS_GRAPH_ROOM; 0: none */
     size_t host_late_bytes; /* host bytes that the device's libraries take only once a run computes */
     int capability;         /* compute capability of an NVIDIA GPU, 90 for 9.0; 0: something else */
     char no_kernels[96];    /* why this program cannot run on a preset device; empty: it can */
@@ -102,7 +103,7 @@ struct device_facts {
 /* A recorded step of many thousands of ops and copies takes 3 to 8 times the bytes of its tape and layout (LLaMA-70B with a streamed
  * base: 50 MB). overhead_bytes has room for the first of them. */
 #define FACTS_GRAPH_SHARE 8
-#define FACTS_GRAPH_ROOM ((int64_t)24 << 20)
+#define FACTS_GRAPH_ROOM  ((int64_t)24 << 20)
 
 /* Sets the facts that follow from the kind of memory. A backend with another kind adds a row. */
 static inline void facts_set_memory(struct device_facts *facts, enum memory_kind kind)

@@ -66,7 +66,8 @@ struct plan {
     int64_t budget, overhead;
     int64_t total; /* compared with the budget: the process's bytes on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
-    int64_t beside_arena; /* part of device: the context, programs for further lengths, a large step's graph */
+    int64_t
+        beside_arena;    /* part of device: the context, programs for further lengths, a large step's graph */
     int64_t planning;    /* part of overhead that comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {

@@ -282,6 +282,7 @@ static void ended(int number)
 {
     warp *w = &now.warp_of[number / WARP];
     end_copies(number);
+    end_products(number);
     w->alive &= ~(1u << number % WARP);
     now.alive--, now.moved = true;
     now.stacks[now.free_stacks++] = now.thread_of[number].stack;

@@ -18,6 +18,11 @@ bool is_stack(const void *at);
 void wait_for_others(const site &where);
 void say_moved(void);
 
+/* --- instructions.cpp -------------------------------------------------------------------------------------- */
+
+/* Products of warpgroups that a thread which ends has not waited for are an error. */
+void end_products(int thread);
+
 /* --- memory.cpp -------------------------------------------------------------------------------------------- */
 
 /* Shared memory of a block: its variables, its copies under way, and who touched it. */

@@ -5,12 +5,12 @@
 set(folder "${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu")
 set(translated "${CMAKE_CURRENT_BINARY_DIR}/cuda_on_cpu/src")
 set(cards 80 90)
-set(by_card linear_f8 attention_paged8 attention_paged8_decode attention_paged8_prompt quantised_product quantised_product_q8_0
+set(by_card linear_f8 attention_hopper attention_hopper_backward attention_paged_hopper attention_paged8 attention_paged8_decode attention_paged8_prompt quantised_product quantised_product_q8_0
   quantised_product_q4_0 quantised_product_q4_k quantised_product_q5_k quantised_product_q6_k)
 
 file(GLOB cu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cu")
 file(GLOB cu_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cuh")
-list(FILTER cu_sources EXCLUDE REGEX "_hopper[a-z_]*\\.cu$") # warpgroups: absent.cpp
+list(FILTER cu_sources EXCLUDE REGEX "expert_linear_hopper\\.cu$") # absent.cpp
 set(common)
 set(special)
 set(made)
@@ -46,7 +46,7 @@ function(cuda_on_cpu_library name arch)
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${ARGN})
   add_dependencies(${name} cuda_on_cpu_sources)
   target_include_directories(${name} PRIVATE "${translated}" "${folder}/include" "${folder}" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
-  target_compile_definitions(${name} PRIVATE __CUDA_ARCH__=${arch}0)
+  target_compile_definitions(${name} PRIVATE __CUDA_ARCH__=${arch}0 $<$<EQUAL:${arch},90>:__CUDA_ARCH_FEAT_SM90_ALL>)
   target_compile_options(${name} PRIVATE -std=gnu++17 -O1 -g1 -w -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics
     -fno-strict-aliasing -ffp-contract=off "SHELL:-include cuda_runtime.h")
 endfunction()

@@ -13,9 +13,12 @@ import re
 import sys
 
 CLOSES = {"(": ")", "[": "]", "{": "}"}
-# Blocks of several instructions, by the one that they are about.
-BLOCKS = [("mbarrier.try_wait.parity", "mbarrier_wait_parity({0}, {1})"),
-          ("mapa.shared::cluster", "unsupported()"), ("wgmma.", "unsupported()")]
+# Blocks of several instructions, by the one that they are about and how many operands they have in registers. Macros name what an operand
+# does not: `c`, `kind`, `turned` of attention_wgmma.cuh.
+BLOCKS = [("mbarrier.try_wait.parity", 2, "mbarrier_wait_parity({0}, {1})"),
+          ("wgmma.mma_async.sync.aligned.m64n64k16", 6, "wgmma_m64n64k16(c, kind, turned, {0}, {1}, {2}, {3}, {4}, {5})"),
+          ("wgmma.mma_async.sync.aligned.m64n64k16", 3, "wgmma_m64n64k16_shared(c, kind, turned, {0}, {1}, {2})"),
+          ("mapa.shared::cluster", None, "unsupported()"), ("wgmma.", None, "unsupported()")]
 
 
 def skip_string(text, at):
@@ -107,8 +110,8 @@ def assembly(body, where):
     if not template:
         return "(void)0"
     if template.startswith("{"):
-        for begin, call in BLOCKS:
-            if begin in template:
+        for begin, count, call in BLOCKS:
+            if begin in template and count in (None, len(values)):
                 return "ptx::" + call.format(*("(%s)" % v for v in values))
         sys.exit("%s: no instruction is known in\n%s" % (where, template))
     calls = [instruction(t, values) for t in template.split(";") if t.strip()]

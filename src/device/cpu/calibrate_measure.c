@@ -240,7 +240,7 @@ static void attn_rates(struct bench *b, struct calibration *out)
     }
     double back = attn_bwd_seconds(b); /* with the parts that cost_attn_bwd counts */
     back -= least(1.5 * (all / out->score_rate + rows / out->score_row_rate), back / 2);
-    out->attn_general_share = 1; /* the same kernels */
+    out->attn_general_share = 1;                     /* the same kernels */
     out->attn_wide_share = out->attn_long_share = 1; /* score_rate and score_row_rate have them */
     out->attn_bwd_share = 10.0 * HEAD_DIM * all / back / out->attn_flops[DT_BF16];
 }

@@ -3,6 +3,7 @@
  *     attention_paged_decode.cu   tensor cores, tokens that are alone in their row: keys as they lie in blocks go
  *                                 straight to registers, 64 to a warp
  *     attention_paged_prompt.cu   tensor cores, rows of several tokens: tiles of queries, blocks through shared memory
+ *     attention_paged_hopper.cu   the same by warpgroups, on capability 9.0
  *     attention_paged.cu          f32 arithmetic, every type and size of heads
  *     attention_paged8_*.cu       the first two over pools in 8 bits, and attention_paged8.cu for every size of heads
  *
@@ -37,6 +38,9 @@ int cuda_paged_decode(const struct cuda_queue *queue, const struct paged *a);
 int cuda_paged_prompt(const struct cuda_queue *queue, const struct paged *a);
 int cuda_paged8_decode(const struct cuda_queue *queue, const struct paged *a);
 int cuda_paged8_prompt(const struct cuda_queue *queue, const struct paged *a);
+/* Rows of several tokens by warpgroups; coded: the pool is in 8 bits. */
+bool cuda_paged_by_warpgroups(const struct cuda_queue *queue, const struct paged *a, bool coded);
+int cuda_paged_prompt_hopper(const struct cuda_queue *queue, const struct paged *a, bool coded);
 
 /* ---- on the device ----------------------------------------------------------------------------- */
 

@@ -11,7 +11,8 @@
  *
  * Of a pool in 8 bits, blocks come to shared memory as they are, while the step before is worked on, and become fp16 numbers there: one
  * tile instead of two, and the bytes behind it. Queries are fp16 then, too. Keys stay codes, and their scales are applied to scores; values
- * are multiplied by theirs. CODES: a struct of attention_codes.cuh, or no_codes.
+ * are multiplied by theirs. CODES: a struct of attention_codes.cuh, or no_codes. On capability 9.0 attention_paged_hopper.cu does the same by
+ * warpgroups.
  */
 #pragma once
 
@@ -65,19 +66,20 @@ ON_GPU int64_t line_at(const struct paged &a, const struct lines &t, int line)
 }
 
 /* The row that has a token, -1: none; asked by all threads of a block. `likely`: where it is if rows are in the order of tokens. */
-ON_GPU int row_of(const struct paged &a, int token, int likely)
+template <int threads> ON_GPU int row_of(const struct paged &a, int token, int likely)
 {
     int mine = -1;
     auto has = [&](int r) { return token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]; };
     if (likely < a.nrows && has(likely)) return likely;
-    for (int r = threadIdx.x; r < a.nrows; r += MMA_THREADS)
+    for (int r = threadIdx.x; r < a.nrows; r += threads)
         if (has(r)) mine = r;
-    __shared__ int found[MMA_WARPS];
+    __shared__ int found[threads / 32];
     mine = __reduce_max_sync(0xffffffffu, mine);
     __syncthreads();
     if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = mine;
     __syncthreads();
-    return max(max(found[0], found[1]), max(found[2], found[3]));
+    for (int w = 0; w < threads / 32; w++) mine = max(mine, found[w]);
+    return mine;
 }
 
 template <int width> ON_GPU void load_queries(const struct paged &a, const struct lines &t, uint32_t to)
@@ -122,13 +124,14 @@ ON_GPU void load_keys(const struct paged &a, const struct lines &t, uint32_t to,
 }
 
 /* Blocks of keys [key, key + 64) as they are: keys and values of a block after each other. */
+template <int threads>
 ON_GPU void load_raw(const struct paged &a, const struct lines &t, uint32_t to, int key, int last)
 {
     const int32_t *table = a.blocks + (int64_t)t.row * a.reach + key / KV_BLOCK;
     const int pieces = (int)a.chunk / 16, thread = thread_again();
     for (int b = 0; b < BLOCKS && key + b * KV_BLOCK <= last; b++) {
         const unsigned char *from = (const unsigned char *)a.pool + paged_at(a, table[b], t.kv);
-        for (int i = thread; i < 2 * pieces; i += MMA_THREADS)
+        for (int i = thread; i < 2 * pieces; i += threads)
             copy16(to + (b * 2 * pieces + i) * 16, from + (i < pieces ? 0 : a.plane - a.chunk) + i * 16,
                    true);
     }
@@ -177,6 +180,17 @@ ON_GPU void widen_raw(const struct paged &a, const char *raw, char *to, float *s
     }
 }
 
+/* Eight numbers as fp16. */
+template <class type> ON_GPU uint4 as_f16(const uint4 &x)
+{
+    uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+        w[n] = type_f16::pack(fminf(fmaxf(type::low(w[n]), -65504.0f), 65504.0f),
+                              fminf(fmaxf(type::high(w[n]), -65504.0f), 65504.0f));
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
 /* Queries as fp16. */
 template <class type, int width>
 ON_GPU void load_queries_f16(const struct paged &a, const struct lines &t, char *to)
@@ -187,12 +201,7 @@ ON_GPU void load_queries_f16(const struct paged &a, const struct lines &t, char 
         const bool have = line < t.count * a.group && p * 8 < a.size;
         const uint4 x = have ? *(const uint4 *)((const uint16_t *)a.q + line_at(a, t, line) + p * 8)
                              : make_uint4(0, 0, 0, 0);
-        uint32_t w[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (int n = 0; n < 4; n++)
-            w[n] = type_f16::pack(fminf(fmaxf(type::low(w[n]), -65504.0f), 65504.0f),
-                                  fminf(fmaxf(type::high(w[n]), -65504.0f), 65504.0f));
-        *(uint4 *)(to + line * tile<width>::ROW_BYTES + p * 16) = make_uint4(w[0], w[1], w[2], w[3]);
+        *(uint4 *)(to + line * tile<width>::ROW_BYTES + p * 16) = as_f16<type>(x);
     }
 }
 
@@ -230,25 +239,25 @@ ON_GPU void scores(float (&s)[HIGH][KEYS / 8][4], const uint32_t (&kept)[width /
 }
 
 /* f(score, key of the step) in the place of every score. */
-template <class F> ON_GPU void each_score(float (&s)[HIGH][KEYS / 8][4], int lane, F f)
+template <int high, class F> ON_GPU void each_score(float (&s)[high][KEYS / 8][4], int lane, F f)
 {
 #pragma unroll
-    for (int m = 0; m < HIGH; m++)
+    for (int m = 0; m < high; m++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) s[m][n][i] = f(s[m][n][i], n * 8 + lane % 4 * 2 + i % 2);
 }
 
-/* Rows of a warp's output through its queries' place in shared memory to global memory. */
-template <class type, int width>
-ON_GPU void finish(const struct paged &a, const struct lines &t, char *pool, soft_rows<width, HIGH> &r)
+/* Lines of a warp's output through its place of `room` in shared memory to global memory. */
+template <class type, int width, int high>
+ON_GPU void finish(const struct paged &a, const struct lines &t, char *room, soft_rows<width, high> &r)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pieces = tile<width>::PIECES;
-    char *own = pool + warp * 32 * tile<width>::ROW_BYTES;
+    char *own = room + warp * 16 * high * tile<width>::ROW_BYTES;
     __syncwarp();
 #pragma unroll
-    for (int m = 0; m < HIGH; m++)
+    for (int m = 0; m < high; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float sum = r.sum[m][half];
@@ -262,8 +271,8 @@ ON_GPU void finish(const struct paged &a, const struct lines &t, char *pool, sof
                     type::pack(r.out[m][n][2 * half] * by, r.out[m][n][2 * half + 1] * by);
         }
     __syncwarp();
-    for (int i = lane; i < 32 * pieces; i += 32) {
-        int line = warp * 32 + i / pieces, p = i % pieces;
+    for (int i = lane; i < 16 * high * pieces; i += 32) {
+        int line = warp * 16 * high + i / pieces, p = i % pieces;
         if (line >= t.count * a.group || p * 8 >= a.size) continue;
         *(uint4 *)((uint16_t *)a.o + line_at(a, t, line) + p * 8) =
             *(const uint4 *)(own + i / pieces * tile<width>::ROW_BYTES + p * 16);
@@ -295,7 +304,7 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
     const int last = t.position + t.count - 1;
     int key = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
     if (coded)
-        load_raw(a, t, shared_address(raw), key, last);
+        load_raw<MMA_THREADS>(a, t, shared_address(raw), key, last);
     else if (x.stages == 2)
         load_keys<width>(a, t, stage0, key, last);
     copy_commit();
@@ -321,7 +330,7 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
         if constexpr (coded) {
             widen_raw<width, CODES>(a, raw, pool + room::QUERIES, scales, last - key);
             __syncthreads();
-            if (ahead <= last) load_raw(a, t, shared_address(raw), ahead, last);
+            if (ahead <= last) load_raw<MMA_THREADS>(a, t, shared_address(raw), ahead, last);
         } else if (ahead <= last) {
             load_keys<width>(a, t, next, ahead, last);
         }
@@ -353,33 +362,39 @@ ON_GPU void run_lines(const struct prompt &x, const struct lines &t)
 }
 
 /* Tokens in no row. */
-ON_GPU void blank(const struct paged &a, const struct lines &t)
+template <int threads> ON_GPU void blank(const struct paged &a, const struct lines &t)
 {
-    for (int i = threadIdx.x; i < t.count * a.group * a.size; i += MMA_THREADS)
+    for (int i = threadIdx.x; i < t.count * a.group * a.size; i += threads)
         ((uint16_t *)a.o)[line_at(a, t, i / a.size) + i % a.size] = 0;
 }
 
-/* Tiles start from the last one: its tokens have the most keys to read, so starting it late would keep the card waiting at the end. */
-template <class type, int width, class CODES>
-__global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
+/* The tokens of a block's tile, row by row. Tiles start from the last one: its tokens have the most keys to read, so starting it late would keep
+ * the card waiting at the end. */
+template <int threads, class F> ON_GPU void each_row(const struct paged &a, int tile_tokens, F run)
 {
-    const struct paged &a = x.a;
-    const int tiles = (a.tokens + x.tile_tokens - 1) / x.tile_tokens, kv = blockIdx.x % a.kv_heads;
-    const int from = (tiles - 1 - (int)blockIdx.x / a.kv_heads) * x.tile_tokens;
-    const int until = min(from + x.tile_tokens, a.tokens);
+    const int tiles = (a.tokens + tile_tokens - 1) / tile_tokens, kv = blockIdx.x % a.kv_heads;
+    const int from = (tiles - 1 - (int)blockIdx.x / a.kv_heads) * tile_tokens;
+    const int until = min(from + tile_tokens, a.tokens);
     int likely = from;
     for (int token = from; token < until;) {
-        struct lines t = {row_of(a, token, likely), token, 1, kv, 0};
+        struct lines t = {row_of<threads>(a, token, likely), token, 1, kv, 0};
         if (t.row >= 0) {
             const int first = a.rows[3 * t.row], count = a.rows[3 * t.row + 1];
             t.count = min(until, first + count) - token;
             t.position = a.rows[3 * t.row + 2] + token - first;
-            if (count > 1) run_lines<type, width, CODES>(x, t);
+            if (count > 1) run(t);
         } else {
-            blank(a, t);
+            blank<threads>(a, t);
         }
         token += t.count, likely = max(t.row, 0) + 1;
     }
+}
+
+template <class type, int width, class CODES>
+__global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
+{
+    each_row<MMA_THREADS>(x.a, x.tile_tokens,
+                          [&](const struct lines &t) { run_lines<type, width, CODES>(x, t); });
 }
 
 typedef void prompt_kernel(const struct prompt);
@@ -394,6 +409,7 @@ template <class type, class CODES> prompt_kernel *kernel_of(int size)
 template <class CODES> int start_prompts(const struct cuda_queue *queue, const struct paged *a)
 {
     constexpr bool coded = is_coded<CODES>::value;
+    if (cuda_paged_by_warpgroups(queue, a, coded)) return cuda_paged_prompt_hopper(queue, a, coded);
     const int width = a->size <= 64 ? 64 : a->size <= 96 ? 96 : 128;
     const int64_t raw = coded ? 2 * BLOCKS * a->chunk + KEYS * (int64_t)sizeof(float) : 0;
     prompt_kernel *kernel =

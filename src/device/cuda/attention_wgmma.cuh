@@ -54,11 +54,11 @@ ON_GPU uint64_t wgmma_tile(uint32_t at)
                  ", {%32, %33, %34, %35}, %36, add, 1, 1, " turned ";\n}"                                    \
                  : WGMMA_TILES(c)                                                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-/* A in shared memory, like B not turned. */
-#define WGMMA_SHARED(kind)                                                                                   \
+/* A in shared memory, where it is not turned. */
+#define WGMMA_SHARED(kind, turned)                                                                           \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                                            \
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32." kind "." kind " " WGMMA_SUMS                  \
-                 ", %32, %33, add, 1, 1, 0, 0;\n}"                                                           \
+                 ", %32, %33, add, 1, 1, 0, " turned ";\n}"                                                  \
                  : WGMMA_TILES(c)                                                                            \
                  : "l"(a), "l"(b), "r"((int)add))
 
@@ -67,11 +67,13 @@ ON_GPU uint64_t wgmma_tile(uint32_t at)
 template <class type> struct wgmma;
 template <> struct wgmma<type_bf16> {
     ON_GPU void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("bf16", "0"); }
-    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16"); }
+    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16", "0"); }
     ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("bf16", "1"); }
+    ON_GPU void turned(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16", "1"); }
 };
 template <> struct wgmma<type_f16> {
     ON_GPU void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "0"); }
-    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16"); }
+    ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16", "0"); }
     ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "1"); }
+    ON_GPU void turned(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16", "1"); }
 };

@@ -15,7 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HEADS = 32, HEAD_DIM = 64, BUCKETS = 32, ROWS_MOST = 4096, LONG = 8192, ROUNDS = 5, ROUNDS_MOST = 2000 };
+enum {
+    HEADS = 32,
+    HEAD_DIM = 64,
+    BUCKETS = 32,
+    ROWS_MOST = 4096,
+    LONG = 8192,
+    ROUNDS = 5,
+    ROUNDS_MOST = 2000
+};
 
 /* So long a kernel runs before it is timed, and while it is: a card that has just been idle is faster for a moment than
  * its power lets it be all day. */
@@ -107,7 +115,8 @@ static double attn_shape_rate(struct bench *b, enum dtype type, bool general, in
     int64_t batch = time > b->size->rows ? 1 : b->size->rows / time, heads = HEADS * HEAD_DIM / head_dim;
     int64_t rows[] = {batch, time, heads, head_dim};
     begin(b, OP_ATTN);
-    b->op.attr.heads = b->op.attr.kv_heads = (int)heads, b->op.attr.head_dim = head_dim, b->op.attr.scale = 0.125f;
+    b->op.attr.heads = b->op.attr.kv_heads = (int)heads, b->op.attr.head_dim = head_dim,
+    b->op.attr.scale = 0.125f;
     for (int slot = ATTN_Q; slot <= ATTN_V; slot++) operand(b, false, slot, type, 4, rows);
     operand(b, false, ATTN_POS, DT_I32, 2, rows);
     if (general) {
@@ -246,7 +255,8 @@ static void measure(struct device *dev, struct calibration *out)
     out->matmul_seconds = CALIBRATION_LEAST;            /* launch_seconds has it */
     out->score_rate = out->score_row_rate = out->pack_bandwidth = CALIBRATION_UNLIMITED; /* rates have them */
     out->plain_rate = out->update_rate = CALIBRATION_UNLIMITED;
-    out->attn_bwd_share = 0.95; /* on an H200; not measured here: a library's backward would be loaded at every start */
+    out->attn_bwd_share =
+        0.95; /* on an H200; not measured here: a library's backward would be loaded at every start */
 }
 
 /* Modules come with the first run of a kernel. */

@@ -124,10 +124,14 @@ template <class K> static inline cudaError_t cudaFuncSetAttribute(K kernel, cuda
     return cuda_cpu_allow_shared((const void *)kernel, value);
 }
 
-/* The code that is loaded has no warpgroups. */
+/* Whether code has warpgroups is told by a kernel that has shared memory only there. */
 template <class K> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, K)
 {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    of->sharedSizeBytes = 16;
+#else
     of->sharedSizeBytes = 0;
+#endif
     return cudaSuccess;
 }
 

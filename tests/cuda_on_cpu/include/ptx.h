@@ -107,6 +107,8 @@ static inline void bar_sync(int number, int threads, HERE_PARAMETERS)
     cuda_cpu::barrier(number, threads, false, HERE("bar.sync"));
 }
 
+static inline void fence_proxy_async_shared_cta(void) {}
+
 /* --- matrices of a warp ---------------------------------------------------------------------------------------- */
 
 /* A lane's part of four 8x8 matrices: the row that it names, and what it gets. */
@@ -173,6 +175,39 @@ static inline void mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32(int &d0, int 
 {
     product<int> p = {{a0, a1, 0, 0}, {b, 0}, {c0, c1, c2, c3}};
     multiply(multiply_s8_16, p, d0, d1, d2, d3, HERE("mma.sync"));
+}
+
+/* --- matrices of a warpgroup ------------------------------------------------------------------------------------ */
+
+/* A lane's part of C[64,64] (+)= A B, k = 16, which is computed when its group is waited for, and not before. A: a warp's 16 rows in registers, or
+ * a tile in shared memory. */
+struct wide_product {
+    float (*c)[4];
+    uint32_t a[4];
+    uint64_t a_tile, b_tile;
+    bool half, turned, a_shared, add;
+    int group, warp;
+    cuda_cpu::site where;
+};
+void wide_begin(const wide_product &p);
+void wgmma_fence_sync_aligned(void);
+void wgmma_commit_group_sync_aligned(void);
+void wide_wait(int left, const cuda_cpu::site &where);
+static inline void wgmma_wait_group_sync_aligned(int left, HERE_PARAMETERS)
+{
+    wide_wait(left, HERE("wgmma.wait_group"));
+}
+static inline void wgmma_m64n64k16(float (*c)[4], const char *kind, const char *turned, uint32_t a0,
+                                   uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add,
+                                   HERE_PARAMETERS)
+{
+    wide_begin(
+        {c, {a0, a1, a2, a3}, 0, b, *kind == 'f', *turned == '1', false, add != 0, 0, 0, HERE("wgmma")});
+}
+static inline void wgmma_m64n64k16_shared(float (*c)[4], const char *kind, const char *turned, uint64_t a,
+                                          uint64_t b, int add, HERE_PARAMETERS)
+{
+    wide_begin({c, {}, a, b, *kind == 'f', *turned == '1', true, add != 0, 0, 0, HERE("wgmma")});
 }
 
 } // namespace ptx
