@@ -53,7 +53,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--plimsoll", default="build/release/plimsoll")
     p.add_argument("--device", default="cuda")
-    p.add_argument("--text", default=sysconfig.get_path("stdlib"), help="folder of text")
+    p.add_argument("--text", help="folder of text (default: this Python's library)")
     p.add_argument("--steps", type=int, default=2000)
     p.add_argument("--batch", type=int, default=16)
     p.add_argument("--time", type=int, default=256)
@@ -61,17 +61,18 @@ def main():
     p.add_argument("--out")
     a = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        size = gather(a.text, f"{folder}/corpus.txt", a.steps * a.batch * a.time + 1)
+        size = gather(a.text or sysconfig.get_path("stdlib"), f"{folder}/corpus.txt", a.steps * a.batch * a.time + 1)
         results = {kind: run(a, folder, kind, f"{folder}/corpus.txt") for kind in ("bf16", "fp8")}
     part = max(1, a.steps // 10)
-    print(f"{a.text}: {size} bytes of text, {a.steps} steps of {a.batch} x {a.time}; means of {part} steps")
+    text = a.text or f"the library of Python {sys.version.split()[0]}"
+    print(f"{text}: {size} bytes of text, {a.steps} steps of {a.batch} x {a.time}; means of {part} steps")
     means = {kind: [statistics.fmean(losses[i:i + part]) for i in range(0, a.steps - part + 1, part)] for kind, (losses, _) in results.items()}
     for i, (b, f) in enumerate(zip(means["bf16"], means["fp8"])):
         print(f"to step {(i + 1) * part}: bf16 {b:.4f}, fp8 {f:.4f}, {100 * (f / b - 1):+.2f} %")
     print(", ".join(f"{kind} {seconds:.1f} s" for kind, (_, seconds) in results.items()))
     if a.out:
         with open(a.out, "w") as f:
-            json.dump(dict(text=a.text, bytes=size, steps=a.steps, batch=a.batch, time=a.time, device=a.device, means=means,
+            json.dump(dict(text=text, bytes=size, steps=a.steps, batch=a.batch, time=a.time, device=a.device, means=means,
                            last_losses={kind: losses[-1] for kind, (losses, _) in results.items()},
                            seconds={kind: round(s, 1) for kind, (_, s) in results.items()}), f, indent=1)
             f.write("\n")

@@ -138,8 +138,8 @@ GROUPS = {
     },
     "fp8": {
         "llama1b-fp8-16x4": but(LLAMA_1B, batch=16, accumulation=4, state="bf16", budget_gib=24, precision="fp8"),
-        "llama8b-bf16": but(LLAMA_8B, state="bf16"),
-        "llama8b-fp8": but(LLAMA_8B, state="bf16", precision="fp8"),
+        "llama8b-bf16": but(LLAMA_8B, state="bf16", warm_up=1, most_steps=2),
+        "llama8b-fp8": but(LLAMA_8B, state="bf16", precision="fp8", warm_up=1, most_steps=2),
     },
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
