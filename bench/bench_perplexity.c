@@ -1,18 +1,20 @@
 /* bench_perplexity.c - the perplexity of a model on a text under each kind of weights: what blocks of few bits cost.
  *
- *     bench_perplexity MODEL TEXT [WINDOWS]
+ *     bench_perplexity MODEL TEXT [WINDOWS [DEVICE]]     200 windows, on the CPU
  *
  * The text is cut into windows of the model's positions (512 at most), each read from its own first token; what is counted
  * is what the engine says of every token but the first. Tokens are the tokenizer's beside the model, or bytes.
  */
 #include "base/file.h"
-#include "device/device.h"
+#include "device/registry.h"
 #include "serve/engine.h"
 #include "text/codec.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+extern char **environ;
 
 enum { WINDOW = 512 };
 
@@ -96,9 +98,13 @@ int main(int argc, char **argv)
     struct plim_error err = {0};
     struct device *device = NULL;
     struct token_list ids = {0};
-    if (argc < 3) return fprintf(stderr, "usage: bench_perplexity MODEL TEXT [WINDOWS]\n"), 2;
+    struct device_name name;
+    if (argc < 3) return fprintf(stderr, "usage: bench_perplexity MODEL TEXT [WINDOWS [DEVICE]]\n"), 2;
+    if (!device_name_read(argc > 4 ? argv[4] : "cpu", &name) || !name.backend)
+        return fprintf(stderr, "bench_perplexity: %s is no device\n", argv[4]), 2;
     enum plim_status status = read_text(argv[1], argv[2], &ids, &err);
-    if (status == PLIM_OK) status = device_cpu_open(NULL, 0, &device, &err);
+    if (status == PLIM_OK)
+        status = name.backend->open(&(struct context){.environment = environ}, &name, 0, &device, &err);
     for (enum weights_kind kind = 0; kind < WEIGHTS_KINDS && status == PLIM_OK; kind++)
         status = measure(device, argv[1], kind, &ids, argc > 3 ? atol(argv[3]) : 200, &err);
     if (status != PLIM_OK) fprintf(stderr, "bench_perplexity: %s\n", err.text);
