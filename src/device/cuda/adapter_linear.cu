@@ -11,14 +11,6 @@ namespace
 
 enum { THREADS = 128, ROWS = 8, SHORT = 64 };
 
-/* The rows from `first` on, below `end`, that have the slot of the first. */
-template <class T> ON_GPU int64_t run_end(const adapted<T> &a, int64_t first, int64_t end)
-{
-    int64_t next = first + 1;
-    while (next < end && a.slot[next] == a.slot[first]) next++;
-    return next;
-}
-
 template <class T> ON_GPU void put_sum(const adapted<T> &a, int64_t row, int64_t line, float sum)
 {
     int64_t at = row * a.m + line;
@@ -80,12 +72,13 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     a.x = (const T *)call->in[ADAPTER_LINEAR_X], a.w = (const T *)call->in[ADAPTER_LINEAR_W];
     a.add = (const T *)call->in[ADAPTER_LINEAR_ADD], a.slot = (const int *)call->in[ADAPTER_LINEAR_SLOT];
     a.y = (T *)call->out[ADAPTER_LINEAR_Y];
-    a.rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT)), a.m = w->dim[1], a.k = w->dim[2];
+    a.rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT));
+    a.slots = w->dim[0], a.m = w->dim[1], a.k = w->dim[2];
     a.x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / a.rows;
     int64_t line = 0;
     for (int p = 0; p < OP_LINE_PARTS; p++) line += parts[p].lines, a.ends[p] = parts[0].lines ? line : a.m;
     if constexpr (sizeof(T) == 2)
-        if (adapter_tiles_suit(a)) return adapter_tiles_run(queue, a, w->dim[0]);
+        if (adapter_tiles_suit(a)) return adapter_tiles_run(queue, a);
     bool whole = a.k % lanes<T> == 0 && a.x_width % lanes<T> == 0 && aligned(a.x, a.w);
     return whole ? launch_by_width<T, lanes<T>>(queue, a) : launch_by_width<T, 1>(queue, a);
 }
