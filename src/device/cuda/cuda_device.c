@@ -527,6 +527,9 @@ static void cuda_close(struct device *dev)
         cuda_matmul_close(cuda->queue.matmul);
         for (int i = 0; i < DEVICE_READS; i++)
             if (cuda->reads[i].done) cudaEventDestroy((cudaEvent_t)cuda->reads[i].done);
+        if (cuda->queue.forked) cudaEventDestroy(cuda->queue.forked);
+        if (cuda->queue.joined) cudaEventDestroy(cuda->queue.joined);
+        if (cuda->queue.side) cudaStreamDestroy(cuda->queue.side);
         cudaStreamDestroy(stream_of(cuda));
     }
     if (cuda->arena.api) cuda_arena_release(&cuda->arena);

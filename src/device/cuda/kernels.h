@@ -22,19 +22,22 @@ extern "C" {
 
 #define ON_GPU static __device__ __forceinline__ /* a function of kernels */
 
+struct CUevent_st;
 struct CUstream_st;
 struct cuda_matmul;
 struct cuda_attention;
 
 struct cuda_queue {
-    struct CUstream_st *stream;       /* a cudaStream_t */
-    int sms;                          /* multiprocessors */
-    int capability;                   /* 90 for 9.0 */
-    bool warpgroups;                  /* the loaded code uses warpgroups */
-    size_t shared_most;               /* maximum dynamic shared memory of a block */
-    bool follows;                     /* the next kernel may overlap the one queued before (overlap.cuh) */
-    struct cuda_matmul *matmul;       /* for linear and its gradients */
-    struct cuda_attention *attention; /* for attn and attn_bwd */
+    struct CUstream_st *stream;         /* a cudaStream_t */
+    int sms;                            /* multiprocessors */
+    int capability;                     /* 90 for 9.0 */
+    bool warpgroups;                    /* the loaded code uses warpgroups */
+    size_t shared_most;                 /* maximum dynamic shared memory of a block */
+    bool follows;                       /* the next kernel may overlap the one queued before (overlap.cuh) */
+    struct CUstream_st *side;           /* for what runs beside a product (cuda_fuse.c) */
+    struct CUevent_st *forked, *joined; /* where it leaves the stream and comes back */
+    struct cuda_matmul *matmul;         /* for linear and its gradients */
+    struct cuda_attention *attention;   /* for attn and attn_bwd */
 };
 
 typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call *call);
