@@ -320,6 +320,23 @@ static void adapters_beside_a_product(void **state)
     }
 }
 
+/* u B' with the gated unit that it is for, in long steps and short ones. */
+static void adapters_of_a_gated_unit(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        struct scene s;
+        enum dtype type = types[form % 2];
+        int64_t rows = form / 2 ? 530 : 40;
+        scene_open(&s, state, form);
+        int slot = slots_of(&s, rows), gate = filled(&s, type, rows, 256), u = filled(&s, type, rows, RANK);
+        int up = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), filled(&s, type, rows, 256));
+        int h = tensor(&s, type, rows, 256, -1);
+        struct op *glu = add_op(&s, OP_GLU);
+        glu->in[GLU_GATE] = gate, glu->in[GLU_UP] = up, glu->out[GLU_H] = h;
+        check(&s, &h, 1, 0);
+    }
+}
+
 /* Of few rows. */
 static void a_norm_with_adapters(void **state)
 {
@@ -347,6 +364,7 @@ int main(void)
         cmocka_unit_test(gradients_of_parts_and_their_scale),
         cmocka_unit_test(gradients_with_the_weights),
         cmocka_unit_test(adapters_beside_a_product),
+        cmocka_unit_test(adapters_of_a_gated_unit),
         cmocka_unit_test(a_norm_with_adapters),
     };
     return cmocka_run_group_tests(tests, op_device_open_fake, op_device_close);

@@ -14,6 +14,7 @@ template <class T> struct adapted {
     const T *x, *w, *add;
     const int *slot;
     T *y;
+    const T *gate; /* y is silu(gate) times the product; NULL: the product */
     int64_t rows, m, k, x_width, slots;
     int64_t ends[OP_LINE_PARTS]; /* lines where parts end; one part: m in the first */
 };

@@ -179,8 +179,8 @@ template <class T, int GROUPS, int TILES, int AHEAD> struct shared_columns {
 };
 
 /* WIDE lines at a time for each warp, and a group of rows after the other. Lane 4 g + q has lines 8 q to 8 q + 7 of rows g and g + 8, so that it adds
- * and stores 16 bytes at once. TILE: rows of a tile; 0: the block has a row, or rows of a span. */
-template <class T, int TILE> struct own_lines {
+ * and stores 16 bytes at once. TILE: rows of a tile; 0: the block has a row, or rows of a span. GATED: a gate takes the products. */
+template <class T, int TILE, bool GATED> struct own_lines {
     static constexpr int lines = WIDE * TILE_WARPS, tile = TILE, beside = 2,
                          waves = TILE ? 4 : 1; /* blocks take lines in turn if they would be more */
 
@@ -188,7 +188,7 @@ template <class T, int TILE> struct own_lines {
         int top, group;
     };
     struct batch {
-        uint4 line[4], more[2]; /* of the first chunk, and what is added */
+        uint4 line[4], more[2], gate[2]; /* line: of the first chunk; more: what is added */
     };
 
     static __device__ __forceinline__ place after(const block_rows *s, const place &p)
@@ -212,9 +212,12 @@ template <class T, int TILE> struct own_lines {
     {
         row_pair pair(s, p.group);
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            b.more[i] = piece(a.add + pair.row[i] * a.m + p.top + threadIdx.x % 4 * 8,
-                              a.add && p.top < (int)a.m && pair.have[i]);
+        for (int i = 0; i < 2; i++) {
+            const int64_t at = pair.row[i] * a.m + p.top + threadIdx.x % 4 * 8;
+            const bool have = p.top < (int)a.m && pair.have[i];
+            b.more[i] = piece(a.add + at, a.add && have);
+            if constexpr (GATED) b.gate[i] = piece(a.gate + at, have);
+        }
     }
 
     __device__ __forceinline__ void run(const adapted<T> &a, const block_rows *s)
@@ -225,7 +228,7 @@ template <class T, int TILE> struct own_lines {
         batch even, odd;
         load_lines(a, w, p.top, q, even), load_lines(a, w, next.top, q, odd);
         await_previous();
-        if (!w && a.add == a.y) return; /* it is there */
+        if (!GATED && !w && a.add == a.y) return; /* it is there */
         load_more(a, s, p, even);
         while (p.top < m) {
             load_more(a, s, next, odd);
@@ -256,16 +259,22 @@ template <class T, int TILE> struct own_lines {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + p.top + q, b.more[i]);
+            if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + p.top + q, b.more[i], b.gate[i]);
     }
 
     static __device__ __forceinline__ void put(const adapted<T> &a, const float (&sum)[4][4], int i,
-                                               int64_t to, const uint4 &more)
+                                               int64_t to, const uint4 &more, const uint4 &gate)
     {
-        float v[8], plus[8];
-        unpack(packet<T, 8>{{more.x, more.y, more.z, more.w}}, plus);
+        float v[8], other[8];
+        unpack(packet<T, 8>{{more.x, more.y, more.z, more.w}}, other);
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + plus[k];
+        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + other[k];
+        if constexpr (GATED) {
+            unpack(pack<T>(v), v);
+            unpack(packet<T, 8>{{gate.x, gate.y, gate.z, gate.w}}, other);
+#pragma unroll
+            for (int k = 0; k < 8; k++) v[k] = divide_for<T>(other[k] * v[k], 1.0f + exp_for<T>(-other[k]));
+        }
         store(a.y + to, pack<T>(v));
     }
 };
@@ -318,12 +327,19 @@ template <class T> bool adapter_tiles_suit(const adapted<T> &a)
     return a.k % 8 == 0 && a.x_width % 8 == 0 && ends_suit(a, NARROW) && aligned(a.x, a.w, a.add, a.y);
 }
 
+template <class T, bool GATED>
+int own_lines_run(const struct cuda_queue *queue, const adapted<T> &a, bool tiles)
+{
+    return tiles ? run_tiles<T, own_lines<T, LONG_TILE, GATED>>(queue, a)
+                 : run_tiles<T, own_lines<T, 0, GATED>>(queue, a);
+}
+
+/* A gate: only with lines of its own. */
 template <class T> int adapter_tiles_run(const struct cuda_queue *queue, const adapted<T> &a)
 {
     bool tiles = a.rows > SPANNED && a.slots <= SLOTS_MOST;
-    if (has_own_lines(a))
-        return tiles ? run_tiles<T, own_lines<T, LONG_TILE>>(queue, a)
-                     : run_tiles<T, own_lines<T, 0>>(queue, a);
+    if (a.gate) return own_lines_run<T, true>(queue, a, tiles);
+    if (has_own_lines(a)) return own_lines_run<T, false>(queue, a, tiles);
     if (!tiles) return run_tiles<T, shared_columns<T, 1, 1, 4>>(queue, a);
     if (ends_suit(a, 6 * NARROW)) return run_tiles<T, shared_columns<T, 2, 6, 1>>(queue, a);
     if (ends_suit(a, 2 * NARROW)) return run_tiles<T, shared_columns<T, 2, 2, 2>>(queue, a);

@@ -276,6 +276,7 @@ static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int co
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
         if (is_linear(calls[i].op->kind)) cuda->chain = begins_chain(&calls[i]);
+        if (calls[i].op->kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
     cuda->queue.follows = follows;
     time_start(cuda);

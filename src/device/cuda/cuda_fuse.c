@@ -235,6 +235,11 @@ static int run_adapters(const struct cuda_queue *queue, const struct kernel_call
 
 /* --- adapters of rows ------------------------------------------------------------------------------------ */
 
+static bool is_gated_adapter(const struct kernel_call *calls)
+{
+    return calls[0].op->kind == OP_ADAPTER_LINEAR && calls[1].op->kind == OP_GLU;
+}
+
 /* A norm joins the product behind them both; the adapters' product runs after it. */
 static bool is_norm_of_adapters(const struct kernel_call *calls, int count)
 {
@@ -308,6 +313,7 @@ static int run_beside(const struct cuda_queue *queue, const struct kernel_call *
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    if (is_gated_adapter(calls)) return cuda_adapter_gates(&calls[0], &calls[1]);
     if (calls[0].op->kind == OP_ADAPTER_LINEAR) return fuses_beside(queue, calls, count);
     if (is_norm_of_adapters(calls, count)) return fuses_norm_of_adapters(queue, calls);
     if (is_adapters(calls)) return fuses_adapters(calls, count);
@@ -317,6 +323,7 @@ bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls,
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (is_gated_adapter(calls)) return cuda_adapter_gated(queue, &calls[0], &calls[1]);
     if (calls[0].op->kind == OP_ADAPTER_LINEAR) return run_beside(queue, calls, count);
     if (is_norm_of_adapters(calls, count)) return run_norm_of_adapters(queue, calls);
     if (is_adapters(calls)) return run_adapters(queue, calls, count);

@@ -59,6 +59,10 @@ cuda_launch_many cuda_sumsq_many, cuda_adamw_many;
 bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put);
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
                     const struct kernel_call *put);
+/* adapter_linear and the gated unit whose `up` it makes as one launch, if cuda_adapter_gates allows it. */
+bool cuda_adapter_gates(const struct kernel_call *product, const struct kernel_call *glu);
+int cuda_adapter_gated(const struct cuda_queue *queue, const struct kernel_call *product,
+                       const struct kernel_call *glu);
 /* column_sum.cu: the bias gradient of linear_dw: db[M] (+)= sum over rows of dy[rows,M] */
 int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype dy_type, int64_t rows,
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
