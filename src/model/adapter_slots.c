@@ -216,14 +216,14 @@ static struct adapted adapted_of(const struct adapter_slots *slots, const struct
 }
 
 /* x A' stands before the model's product, so that a device may do both at once: what it writes has no bytes of the product's scratch.
- * Of two products of one x, the second has the first one's u B' beside it, too. */
+ * Of two products of one x, the first one's u B' stands behind the second, so that they may be done at once, too. */
 static void append(struct tape *tape, const struct adapted *one, const struct adapted *two)
 {
     tape_append(tape, &one->down);
     tape_append(tape, &one->base);
-    if (two) tape_append(tape, &two->down);
+    if (two) tape_append(tape, &two->down), tape_append(tape, &two->base);
     tape_append(tape, &one->up);
-    if (two) tape_append(tape, &two->base), tape_append(tape, &two->up);
+    if (two) tape_append(tape, &two->up);
 }
 
 /* The row of a linear layer that slots have room for; -1: another op, or none. */
@@ -235,7 +235,8 @@ static int row_of(const struct adapter_slots *slots, const struct tape *tape, co
 
 static bool same_rows(const struct op *a, const struct op *b)
 {
-    return a->in[LINEAR_X] == b->in[LINEAR_X] && a->layer == b->layer && a->part == b->part;
+    return a->in[LINEAR_X] == b->in[LINEAR_X] && a->layer == b->layer && a->part == b->part &&
+           b->in[LINEAR_ADD] != a->out[LINEAR_Y];
 }
 
 enum plim_status adapter_slots_apply(const struct adapter_slots *slots, const struct model_spec *spec,

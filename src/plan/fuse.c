@@ -33,7 +33,7 @@ static const struct pattern {
      false,
      true},
     {2, {OP_LINEAR_DX, OP_ACT_BWD}, {{1, ACT_BWD_DY, LINEAR_DX_DX, false}}, false, true},
-    {3, {OP_ADAPTER_LINEAR, OP_ADAPTER_LINEAR, OP_LINEAR}, {{0}}, false},
+    {3, {OP_ADAPTER_LINEAR, OP_LINEAR, OP_ADAPTER_LINEAR}, {{0}}, false},
     {2, {OP_ADAPTER_LINEAR, OP_LINEAR}, {{0}}, false},
     {2, {OP_ADAPTER_LINEAR, OP_GLU}, {{1, GLU_UP, ADAPTER_LINEAR_Y, false}}, true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},

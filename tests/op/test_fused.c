@@ -311,11 +311,11 @@ static void adapters_beside_a_product(void **state)
         scene_open(&s, state, form);
         int x = filled(&s, type, ROWS, 520), slot = slots_of(&s, ROWS), results[3], made = 0;
         results[made++] = adapt(&s, slot, x, parameter(&s, type, SLOTS, RANK, 520), -1);
+        results[made++] = multiply(&s, x, parameter(&s, type, 0, 256, 520));
         if (form / 2) {
             int u = filled(&s, type, ROWS, RANK), other = filled(&s, type, ROWS, 256);
             results[made++] = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), other);
         }
-        results[made++] = multiply(&s, x, parameter(&s, type, 0, 256, 520));
         check(&s, results, made, 0);
     }
 }

@@ -1,8 +1,8 @@
 /* adapter_rows.cuh - which rows a block of adapter_linear's tiles has: rows of one slot, wherever they stand.
  *
- *     few rows for the slots      one row, with the slot of that row
- *     up to SPANNED rows          the rows of one slot among SPAN (decoding many requests)
- *     more                        a tile: up to so many rows of one slot among all (prompts, and requests that decode beside them)
+ *     few rows for the slots            one row, with the slot of that row
+ *     some for each, SPANNED at most    the rows of one slot among SPAN (decoding many requests)
+ *     many for each, or more rows       a tile: up to so many rows of one slot among all (prompts, and requests that decode beside them)
  *
  * Tiles are counted slot by slot. Each block counts the rows of all slots to find its own tile, so that no block has rows of two
  * adapters and none looks for rows twice. */

@@ -337,7 +337,8 @@ int own_lines_run(const struct cuda_queue *queue, const adapted<T> &a, bool tile
 /* A gate: only with lines of its own. */
 template <class T> int adapter_tiles_run(const struct cuda_queue *queue, const adapted<T> &a)
 {
-    bool tiles = a.rows > SPANNED && a.slots <= SLOTS_MOST;
+    bool many = a.rows > SPANNED || (a.rows >= LONG_TILE && a.rows >= GROUP * a.slots);
+    bool tiles = many && a.slots <= SLOTS_MOST;
     if (a.gate) return own_lines_run<T, true>(queue, a, tiles);
     if (has_own_lines(a)) return own_lines_run<T, false>(queue, a, tiles);
     if (!tiles) return run_tiles<T, shared_columns<T, 1, 1, 4>>(queue, a);

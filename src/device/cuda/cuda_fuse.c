@@ -277,15 +277,24 @@ static bool spares(const struct cuda_queue *queue, const struct kernel_call *a, 
     return true;
 }
 
+/* The model's product in a run of adapters' products. */
+static const struct kernel_call *product_beside(const struct kernel_call *calls)
+{
+    while (calls->op->kind == OP_ADAPTER_LINEAR) calls++;
+    return calls;
+}
+
 /* Products of few rows follow each other sooner than two streams meet. */
 static bool fuses_beside(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
-    const struct kernel_call *product = &calls[count - 1];
+    const struct kernel_call *product = product_beside(calls);
     bool few = cuda_linear_is_few(product->desc, product->op) ||
                cuda_linear_q_is_few(product->desc, product->op) ||
                cuda_linear_f8_is_few(product->desc, product->op);
-    for (int i = 0; i < count - 1 && !few; i++)
-        if (!spares(queue, product, &calls[i]) || !spares(queue, &calls[i], product)) return false;
+    for (int i = 0; i < count && !few; i++)
+        if (&calls[i] != product &&
+            (!spares(queue, product, &calls[i]) || !spares(queue, &calls[i], product)))
+            return false;
     return queue->side && !few;
 }
 
@@ -297,15 +306,17 @@ static int launch_product(const struct cuda_queue *queue, const struct kernel_ca
                                  : cuda_linear_f8(queue, call);
 }
 
-/* Adapters' products, in order, while the last op of the run is computed. Both may be recorded. */
+/* Adapters' products, in order, while the model's is computed. Both may be recorded. */
 static int run_beside(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
+    const struct kernel_call *product = product_beside(calls);
     struct cuda_queue alone = *queue, side = *queue;
     alone.follows = side.follows = false, side.stream = queue->side;
     int code = (int)cudaEventRecord(queue->forked, queue->stream);
     if (!code) code = (int)cudaStreamWaitEvent(queue->side, queue->forked, 0);
-    if (!code) code = launch_product(&alone, &calls[count - 1]);
-    for (int i = 0; i < count - 1 && !code; i++) code = cuda_adapter_linear(&side, &calls[i]);
+    if (!code) code = launch_product(&alone, product);
+    for (int i = 0; i < count && !code; i++)
+        if (&calls[i] != product) code = cuda_adapter_linear(&side, &calls[i]);
     if (!code) code = (int)cudaEventRecord(queue->joined, queue->side);
     return code ? code : (int)cudaStreamWaitEvent(queue->stream, queue->joined, 0);
 }
