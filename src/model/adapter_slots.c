@@ -182,32 +182,61 @@ static int activation(struct tape *tape, const struct tensor *like, const char *
     return tape_tensor(tape, &t);
 }
 
-static void product(struct tape *tape, const struct op *of, int x, int w, int add, int y)
+/* A product of the model with its adapters: u = x A', base = x W' + .., y = u B' + base. */
+struct adapted {
+    struct op down, base, up;
+};
+
+static struct op product(const struct tape *tape, const struct op *of, int x, int w, int add, int y)
 {
     struct op op = tape_op(OP_ADAPTER_LINEAR, of->layer);
     op.part = of->part;
     op.in[ADAPTER_LINEAR_X] = x, op.in[ADAPTER_LINEAR_W] = w, op.in[ADAPTER_LINEAR_ADD] = add;
     op.in[ADAPTER_LINEAR_SLOT] = tape_find(tape, "adapters", -1);
     op.out[ADAPTER_LINEAR_Y] = y;
-    tape_append(tape, &op);
+    return op;
 }
 
-static void adapt(const struct adapter_slots *slots, const struct model_spec *spec, struct tape *tape,
-                  const struct op *op, int row)
+static struct adapted adapted_of(const struct adapter_slots *slots, const struct model_spec *spec,
+                                 struct tape *tape, const struct op *op, int row)
 {
     int weight = op->in[LINEAR_W], y = op->out[LINEAR_Y], parts = slots->sites->row[row].parts;
     const struct tensor w = tape->tensors[weight], like = tape->tensors[y];
     int64_t in = w.dim[op->attr.weight_kn ? 0 : 1], out = w.dim[op->attr.weight_kn ? 1 : 0], r = slots->rank;
-    struct op base = *op;
-    base.out[LINEAR_Y] = activation(tape, &like, "adapters.base[%d]", 0);
-    tape_append(tape, &base);
+    struct adapted made = {.base = *op};
+    int base = made.base.out[LINEAR_Y] = activation(tape, &like, "adapters.base[%d]", 0);
     int a = matrices(tape, slots->label[0][row], w.layer, slots->count, parts * r, in);
     int b = matrices(tape, slots->label[1][row], w.layer, slots->count, out, r);
     int u = activation(tape, &like, "adapters.u[%d]", parts * r);
-    product(tape, op, op->in[LINEAR_X], a, -1, u);
-    product(tape, op, u, b, base.out[LINEAR_Y], y);
-    for (int p = 0; p < parts && parts > 1 && !tape->failed; p++)
-        tape->ops[tape->nops - 1].attr.lines[p].lines = weights_part(spec, tape, weight, p).dim[0];
+    made.down = product(tape, op, op->in[LINEAR_X], a, -1, u);
+    made.up = product(tape, op, u, b, base, y);
+    for (int p = 0; p < parts && parts > 1; p++)
+        made.up.attr.lines[p].lines = weights_part(spec, tape, weight, p).dim[0];
+    return made;
+}
+
+/* x A' stands before the model's product, so that a device may do both at once: what it writes has no bytes of the product's scratch.
+ * Of two products of one x, the first one's u B' stands behind the second, so that they may be done at once, too. */
+static void append(struct tape *tape, const struct adapted *one, const struct adapted *two)
+{
+    tape_append(tape, &one->down);
+    tape_append(tape, &one->base);
+    if (two) tape_append(tape, &two->down), tape_append(tape, &two->base);
+    tape_append(tape, &one->up);
+    if (two) tape_append(tape, &two->up);
+}
+
+/* The row of a linear layer that slots have room for; -1: another op, or none. */
+static int row_of(const struct adapter_slots *slots, const struct tape *tape, const struct op *op)
+{
+    bool linear = op->kind == OP_LINEAR && op->part != PART_HEAD;
+    return linear ? row_with_slots(slots, &tape->tensors[op->in[LINEAR_W]]) : -1;
+}
+
+static bool same_rows(const struct op *a, const struct op *b)
+{
+    return a->in[LINEAR_X] == b->in[LINEAR_X] && a->layer == b->layer && a->part == b->part &&
+           b->in[LINEAR_ADD] != a->out[LINEAR_Y];
 }
 
 enum plim_status adapter_slots_apply(const struct adapter_slots *slots, const struct model_spec *spec,
@@ -216,13 +245,16 @@ enum plim_status adapter_slots_apply(const struct adapter_slots *slots, const st
     if (!slots) return PLIM_OK;
     struct op_list old = tape_take_ops(tape);
     for (int i = 0; i < old.count && !tape->failed; i++) {
-        const struct op *op = &old.ops[i];
-        bool linear = op->kind == OP_LINEAR && op->part != PART_HEAD;
-        int row = linear ? row_with_slots(slots, &tape->tensors[op->in[LINEAR_W]]) : -1;
-        if (row >= 0)
-            adapt(slots, spec, tape, op, row);
-        else
+        const struct op *op = &old.ops[i], *next = i + 1 < old.count ? op + 1 : NULL;
+        int row = row_of(slots, tape, op), other = next ? row_of(slots, tape, next) : -1;
+        if (row < 0) {
             tape_append(tape, op);
+            continue;
+        }
+        struct adapted one = adapted_of(slots, spec, tape, op, row), two;
+        bool pair = other >= 0 && same_rows(op, next);
+        if (pair) two = adapted_of(slots, spec, tape, next, other), i++;
+        append(tape, &one, pair ? &two : NULL);
     }
     tape->loop_end = tape->nops;
     tape_drop_ops(tape, &old);

@@ -13,12 +13,16 @@ struct tie {
 static const struct pattern {
     int count;
     int kind[FUSE_MOST];
-    struct tie tie[2];
-    bool inner; /* the ties' result dies in the run */
-    bool omits; /* the kernel omits the first tie's result if a later one has its bytes */
+    struct tie tie[2]; /* none: ops side by side */
+    bool inner;        /* the ties' result dies in the run */
+    bool omits;        /* the kernel omits the first tie's result if a later one has its bytes */
 } patterns[] = {
     {3, {OP_NORM, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}}, false},
     {3, {OP_GLU, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}, {2, LINEAR_X, GLU_H, false}}, true},
+    {3,
+     {OP_NORM, OP_ADAPTER_LINEAR, OP_LINEAR},
+     {{1, ADAPTER_LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}},
+     false},
     {2, {OP_NORM, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}}, false},
     {2, {OP_GLU, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}}, true},
     {2, {OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, LINEAR_X, true}}, false},
@@ -29,6 +33,9 @@ static const struct pattern {
      false,
      true},
     {2, {OP_LINEAR_DX, OP_ACT_BWD}, {{1, ACT_BWD_DY, LINEAR_DX_DX, false}}, false, true},
+    {3, {OP_ADAPTER_LINEAR, OP_LINEAR, OP_ADAPTER_LINEAR}, {{0}}, false},
+    {2, {OP_ADAPTER_LINEAR, OP_LINEAR}, {{0}}, false},
+    {2, {OP_ADAPTER_LINEAR, OP_GLU}, {{1, GLU_UP, ADAPTER_LINEAR_Y, false}}, true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 

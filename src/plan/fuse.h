@@ -10,6 +10,7 @@
  *  1. Its ops are adjacent on the tape and in the same part of it.
  *  2. No op writes bytes that another one reads or writes, except results passed on inside the run. A result of the first op
  *     that nobody reads may share a later one's bytes: the kernel then omits it.
+ *     A pattern without ties is of ops that a device runs side by side; it knows what they may pass on.
  *  3. A result that the pattern calls `inner` is read only inside the run, so the kernel need not write it.
  *  4. A result of the first op that the pattern calls `omits` and only the run reads may have bytes of later results and of the last op's
  *     scratch: the kernel then omits it.

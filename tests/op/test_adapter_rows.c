@@ -1,4 +1,5 @@
-/* test_adapter_rows.c - adapter_linear: a row has the same bits alone and among others, in both products of an adapter.
+/* test_adapter_rows.c - adapter_linear: a row has the same bits alone and among others, in both products of an adapter, however rows
+ * share adapters.
  *
  *     OP_DEVICE  cpu (default) or cuda
  */
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 300, ALIGN = 256, ROOM = 96 << 20, MOST_LINES = 3072 };
+enum { ROWS = 600, ALIGN = 256, ROOM = 96 << 20, MOST_LINES = 3072 };
 
 static struct plim_error err;
 static uint32_t random_state = 1;
@@ -94,8 +95,6 @@ static struct adapter make(struct scene *s, struct device *dev, const struct sha
     a.slot = add(s, DT_I32, CLASS_ACT, ROWS, 0, 0);
     a.u = add(s, DT_BF16, CLASS_ACT, ROWS, parts * h->r, 0),
     a.y = add(s, DT_BF16, CLASS_ACT, ROWS, a.lines, 0);
-    int32_t *slot = (int32_t *)(void *)(s->image + s->at[a.slot]);
-    for (int i = 0; i < ROWS; i++) slot[i] = (int32_t)(draw() % (uint32_t)(h->slots + 1)) - 1;
     for (int i = 0; i < 2; i++) {
         a.ops[i] = tape_op(OP_ADAPTER_LINEAR, -1);
         a.ops[i].in[ADAPTER_LINEAR_X] = i ? a.u : a.x, a.ops[i].in[ADAPTER_LINEAR_W] = i ? wb : wa;
@@ -104,6 +103,31 @@ static struct adapter make(struct scene *s, struct device *dev, const struct sha
     a.ops[1].in[ADAPTER_LINEAR_ADD] = a.y;
     for (int p = 0; parts > 1 && p < parts; p++) a.ops[1].attr.lines[p].lines = h->part[p];
     return a;
+}
+
+/* Which adapters rows have. */
+enum mix {
+    ANY,     /* none or any */
+    EACH,    /* all in turn */
+    PROMPTS, /* runs of rows have one, with some rows of any before them */
+    ONE,
+    NONE,
+    MIXES
+};
+
+static void mix_slots(struct scene *s, const struct adapter *a, int64_t slots, enum mix mix)
+{
+    int32_t *slot = (int32_t *)(void *)(s->image + s->at[a->slot]), of_run = 0;
+    for (int i = 0; i < ROWS; i++) {
+        int32_t any = (int32_t)(draw() % (uint32_t)(slots + 1)) - 1;
+        if (i % 90 == 0) of_run = any;
+        bool alone = mix == ANY || (mix == PROMPTS && i < 70);
+        slot[i] = alone            ? any
+                  : mix == EACH    ? (int32_t)(i % slots)
+                  : mix == PROMPTS ? of_run
+                  : mix == ONE     ? (int32_t)slots - 1
+                                   : -1;
+    }
 }
 
 /* Runs both ops over rows [first, first + rows). */
@@ -145,21 +169,30 @@ static void read_rows(struct scene *s, const struct adapter *a, int64_t first, i
 
 static uint16_t all[ROWS * MOST_LINES], some[ROWS * MOST_LINES];
 
+static void same_bits(struct scene *s, const struct adapter *a, int64_t first, int64_t rows, int shape,
+                      int mix)
+{
+    run(s, a, first, rows);
+    read_rows(s, a, first, rows, some);
+    if (memcmp(some, all + first * a->lines, (size_t)(rows * a->lines) * sizeof *some))
+        fail_msg("shape %d, mix %d: %lld rows from %lld on have other bits than among %d", shape, mix,
+                 (long long)rows, (long long)first, ROWS);
+}
+
 static void rows_do_not_know_each_other(void **state)
 {
     static const int64_t counts[] = {1, 2, 17, 40, 130};
     for (int h = 0; h < SHAPES; h++) {
         struct scene s;
         struct adapter a = make(&s, *state, &shapes[h]);
-        run(&s, &a, 0, ROWS);
-        read_rows(&s, &a, 0, ROWS, all);
-        for (size_t c = 0; c < sizeof counts / sizeof *counts; c += EVERY) {
-            int64_t rows = counts[c], first = 8 * (int64_t)(draw() % 20);
-            run(&s, &a, first, rows);
-            read_rows(&s, &a, first, rows, some);
-            if (memcmp(some, all + first * a.lines, (size_t)(rows * a.lines) * sizeof *some))
-                fail_msg("shape %d: %lld rows from %lld on have other bits than among %d", h, (long long)rows,
-                         (long long)first, ROWS);
+        for (int mix = h % EVERY; mix < MIXES; mix += EVERY) {
+            mix_slots(&s, &a, shapes[h].slots, mix);
+            run(&s, &a, 0, ROWS);
+            read_rows(&s, &a, 0, ROWS, all);
+            for (int64_t first = 0; first < ROWS; first += ROWS / 3)
+                same_bits(&s, &a, first, ROWS / 3, h, mix);
+            for (size_t c = 0; c < sizeof counts / sizeof *counts && mix == ANY; c += EVERY)
+                same_bits(&s, &a, 8 * (int64_t)(draw() % 20), counts[c], h, mix);
         }
         free(s.image);
     }

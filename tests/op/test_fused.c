@@ -1,4 +1,4 @@
-/* test_fused.c - an adapter's products that a device fuses (plan/fuse.h) against the same ops one by one.
+/* test_fused.c - products with adapters that a device fuses (plan/fuse.h) against the same ops one by one.
  *
  *     OP_DEVICE  cuda, or the CPU behind a device with its own memory (default), which tests the test
  *     OP_SEED    other operands
@@ -261,6 +261,101 @@ static void gradients_with_the_weights(void **state)
     gradients(state, 3, card ? MANY_ROWS : ROWS, card ? WIDER : WIDE, step, 1);
 }
 
+/* --- adapters of rows ---------------------------------------------------------------------------------------- */
+
+enum { SLOTS = 5, RANK = 16 };
+
+static int parameter(struct scene *s, enum dtype type, int64_t slots, int64_t lines, int64_t columns)
+{
+    int id = filled(s, type, (slots ? slots : 1) * lines, columns);
+    s->tensor[id].cls = CLASS_PARAM;
+    if (slots) s->tensor[id].ndim = 3, s->tensor[id].dim[0] = slots, s->tensor[id].dim[1] = lines;
+    if (slots) s->tensor[id].dim[2] = columns;
+    return id;
+}
+
+static int slots_of(struct scene *s, int64_t rows)
+{
+    int id = tensor(s, DT_I32, rows, 1, -1);
+    s->tensor[id].ndim = 1;
+    for (int64_t i = 0; i < rows; i++)
+        ((int32_t *)(void *)(s->image + s->at[id]))[i] = (int32_t)(i / 7 % (SLOTS + 1)) - 1;
+    return id;
+}
+
+static int adapt(struct scene *s, int slot, int x, int w, int add)
+{
+    const struct tensor *t = &s->tensor[w];
+    int y = tensor(s, t->type, s->tensor[x].dim[0], t->dim[1], -1);
+    struct op *op = add_op(s, OP_ADAPTER_LINEAR);
+    op->in[ADAPTER_LINEAR_X] = x, op->in[ADAPTER_LINEAR_W] = w, op->in[ADAPTER_LINEAR_ADD] = add;
+    op->in[ADAPTER_LINEAR_SLOT] = slot, op->out[ADAPTER_LINEAR_Y] = y;
+    return y;
+}
+
+static int multiply(struct scene *s, int x, int w)
+{
+    const struct tensor *t = &s->tensor[w];
+    int y = tensor(s, t->type, s->tensor[x].dim[0], t->dim[0], -1);
+    struct op *op = add_op(s, OP_LINEAR);
+    op->in[LINEAR_X] = x, op->in[LINEAR_W] = w, op->out[LINEAR_Y] = y;
+    return y;
+}
+
+/* x A' beside x W', and beside both what another product's adapters add to it. */
+static void adapters_beside_a_product(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        struct scene s;
+        enum dtype type = types[form % 2];
+        scene_open(&s, state, form);
+        int x = filled(&s, type, ROWS, 520), slot = slots_of(&s, ROWS), results[3], made = 0;
+        results[made++] = adapt(&s, slot, x, parameter(&s, type, SLOTS, RANK, 520), -1);
+        results[made++] = multiply(&s, x, parameter(&s, type, 0, 256, 520));
+        if (form / 2) {
+            int u = filled(&s, type, ROWS, RANK), other = filled(&s, type, ROWS, 256);
+            results[made++] = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), other);
+        }
+        check(&s, results, made, 0);
+    }
+}
+
+/* u B' with the gated unit that it is for, in long steps and short ones. */
+static void adapters_of_a_gated_unit(void **state)
+{
+    for (int form = 0; form < 4; form++) {
+        struct scene s;
+        enum dtype type = types[form % 2];
+        int64_t rows = form / 2 ? 530 : 40;
+        scene_open(&s, state, form);
+        int slot = slots_of(&s, rows), gate = filled(&s, type, rows, 256), u = filled(&s, type, rows, RANK);
+        int up = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), filled(&s, type, rows, 256));
+        int h = tensor(&s, type, rows, 256, -1);
+        struct op *glu = add_op(&s, OP_GLU);
+        glu->in[GLU_GATE] = gate, glu->in[GLU_UP] = up, glu->out[GLU_H] = h;
+        check(&s, &h, 1, 0);
+    }
+}
+
+/* Of few rows. */
+static void a_norm_with_adapters(void **state)
+{
+    for (int form = 0; form < 2; form++) {
+        struct scene s;
+        enum dtype type = types[form];
+        scene_open(&s, state, form);
+        int x = filled(&s, type, 5, 512), slot = slots_of(&s, 5), y = tensor(&s, type, 5, 512, -1),
+            stat = tensor(&s, DT_F32, 5, 1, -1), w = parameter(&s, type, 0, 1, 512);
+        s.tensor[w].ndim = s.tensor[stat].ndim = 1, s.tensor[w].dim[0] = 512;
+        struct op *norm = add_op(&s, OP_NORM);
+        norm->attr.eps = 1e-5f;
+        norm->in[NORM_X] = x, norm->in[NORM_W] = w, norm->out[NORM_Y] = y, norm->out[NORM_STAT] = stat;
+        int u = adapt(&s, slot, y, parameter(&s, type, SLOTS, RANK, 512), -1);
+        int product = multiply(&s, y, parameter(&s, type, 0, 256, 512));
+        check(&s, (int[]){y, u, product}, 3, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +363,9 @@ int main(void)
         cmocka_unit_test(gradients_of_a_product_and_its_scale),
         cmocka_unit_test(gradients_of_parts_and_their_scale),
         cmocka_unit_test(gradients_with_the_weights),
+        cmocka_unit_test(adapters_beside_a_product),
+        cmocka_unit_test(adapters_of_a_gated_unit),
+        cmocka_unit_test(a_norm_with_adapters),
     };
     return cmocka_run_group_tests(tests, op_device_open_fake, op_device_close);
 }

@@ -225,6 +225,56 @@ static void test_gradients_of_a_scaled_product_read_dy_once(void **state)
     assert_int_equal(end_of(0), 2);
 }
 
+/* A product with the adapters of rows; returns its result. */
+static int adapted(int x, int add, unsigned flags)
+{
+    struct op op = tape_op(OP_ADAPTER_LINEAR, -1);
+    op.in[ADAPTER_LINEAR_X] = x, op.in[ADAPTER_LINEAR_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+    op.in[ADAPTER_LINEAR_SLOT] = given(), op.in[ADAPTER_LINEAR_ADD] = add;
+    op.out[ADAPTER_LINEAR_Y] = rows(flags);
+    tape_append(&tape, &op);
+    return op.out[ADAPTER_LINEAR_Y];
+}
+
+static void test_adapters_go_with_the_product_beside_them(void **state)
+{
+    (void)state;
+    int x = given(), base = given(), u = given();
+    adapted(x, -1, TENSOR_OUTPUT), linear(x), adapted(u, base, TENSOR_OUTPUT);
+    adapted(x, -1, TENSOR_OUTPUT), linear(x);
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+    assert_int_equal(end_of(3), 5);
+    layout.offset[tape.ops[1].out[LINEAR_Y]] = layout.offset[u];
+    assert_int_equal(end_of(0), 2);
+    layout.offset[tape.ops[1].out[LINEAR_Y]] = layout.offset[tape.ops[0].out[ADAPTER_LINEAR_Y]];
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_a_norm_goes_with_adapters_and_their_product(void **state)
+{
+    (void)state;
+    int h = norm(given());
+    adapted(h, -1, TENSOR_OUTPUT), linear(h), linear(h);
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+    limit = 2;
+    assert_int_equal(end_of(0), 1);
+}
+
+static void test_adapters_go_with_the_gated_unit_they_are_for(void **state)
+{
+    (void)state;
+    int gate = rows(TENSOR_INPUT), up = adapted(given(), given(), 0);
+    glu(gate, up);
+    lay_out();
+    assert_int_equal(end_of(0), 2);
+    layout_release(&layout);
+    linear(up); /* which must be written */
+    lay_out();
+    assert_int_equal(end_of(0), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -235,6 +285,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bytes_that_others_read_forbid_it, begin, end),
         cmocka_unit_test_setup_teardown(test_a_product_goes_with_the_scale_that_takes_its_bytes, begin, end),
         cmocka_unit_test_setup_teardown(test_gradients_of_a_scaled_product_read_dy_once, begin, end),
+        cmocka_unit_test_setup_teardown(test_adapters_go_with_the_product_beside_them, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_norm_goes_with_adapters_and_their_product, begin, end),
+        cmocka_unit_test_setup_teardown(test_adapters_go_with_the_gated_unit_they_are_for, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

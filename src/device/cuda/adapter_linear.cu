@@ -11,14 +11,6 @@ namespace
 
 enum { THREADS = 128, ROWS = 8, SHORT = 64 };
 
-/* The rows from `first` on, below `end`, that have the slot of the first. */
-template <class T> ON_GPU int64_t run_end(const adapted<T> &a, int64_t first, int64_t end)
-{
-    int64_t next = first + 1;
-    while (next < end && a.slot[next] == a.slot[first]) next++;
-    return next;
-}
-
 template <class T> ON_GPU void put_sum(const adapted<T> &a, int64_t row, int64_t line, float sum)
 {
     int64_t at = row * a.m + line;
@@ -72,7 +64,7 @@ template <class T, int N> static int launch_by_width(const struct cuda_queue *qu
     return a.k <= SHORT ? launch_rows<T, N, 1>(queue, a) : launch_rows<T, N, 32>(queue, a);
 }
 
-template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+template <class T> static adapted<T> adapted_of(const struct kernel_call *call)
 {
     const struct tensor *w = call_in(call, ADAPTER_LINEAR_W);
     const struct op_lines *parts = call->op->attr.lines;
@@ -80,16 +72,50 @@ template <class T> static int run(const struct cuda_queue *queue, const struct k
     a.x = (const T *)call->in[ADAPTER_LINEAR_X], a.w = (const T *)call->in[ADAPTER_LINEAR_W];
     a.add = (const T *)call->in[ADAPTER_LINEAR_ADD], a.slot = (const int *)call->in[ADAPTER_LINEAR_SLOT];
     a.y = (T *)call->out[ADAPTER_LINEAR_Y];
-    a.rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT)), a.m = w->dim[1], a.k = w->dim[2];
+    a.rows = tensor_count(call_in(call, ADAPTER_LINEAR_SLOT));
+    a.slots = w->dim[0], a.m = w->dim[1], a.k = w->dim[2];
     a.x_width = tensor_count(call_in(call, ADAPTER_LINEAR_X)) / a.rows;
     int64_t line = 0;
     for (int p = 0; p < OP_LINE_PARTS; p++) line += parts[p].lines, a.ends[p] = parts[0].lines ? line : a.m;
+    return a;
+}
+
+template <class T> static int run(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    const adapted<T> a = adapted_of<T>(call);
     if constexpr (sizeof(T) == 2)
-        if (adapter_tiles_suit(a)) return adapter_tiles_run(queue, a, w->dim[0]);
+        if (adapter_tiles_suit(a)) return adapter_tiles_run(queue, a);
     bool whole = a.k % lanes<T> == 0 && a.x_width % lanes<T> == 0 && aligned(a.x, a.w);
     return whole ? launch_by_width<T, lanes<T>>(queue, a) : launch_by_width<T, 1>(queue, a);
+}
+
+/* The product as the gated unit's operand. */
+template <class T>
+static adapted<T> gated_of(const struct kernel_call *product, const struct kernel_call *glu)
+{
+    adapted<T> a = adapted_of<T>(product);
+    a.gate = (const T *)glu->in[GLU_GATE], a.y = (T *)glu->out[GLU_H];
+    return a;
 }
 
 } // namespace
 
 CUDA_BY_TYPE(adapter_linear, call_in(call, ADAPTER_LINEAR_X), run)
+
+bool cuda_adapter_gates(const struct kernel_call *product, const struct kernel_call *glu)
+{
+    const struct op_attr *attr = &glu->op->attr;
+    const enum dtype type = call_in(product, ADAPTER_LINEAR_X)->type;
+    if ((type != DT_BF16 && type != DT_F16) || attr->joint || attr->activation != ACTIVATION_SILU)
+        return false;
+    const adapted<bf16> a = gated_of<bf16>(product, glu); /* sizes and addresses alone count */
+    return adapter_tiles_suit(a) && has_own_lines(a) && aligned(a.gate);
+}
+
+int cuda_adapter_gated(const struct cuda_queue *queue, const struct kernel_call *product,
+                       const struct kernel_call *glu)
+{
+    if (call_in(product, ADAPTER_LINEAR_X)->type == DT_BF16)
+        return adapter_tiles_run(queue, gated_of<bf16>(product, glu));
+    return adapter_tiles_run(queue, gated_of<f16>(product, glu));
+}

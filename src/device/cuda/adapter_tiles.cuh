@@ -1,51 +1,31 @@
 /* adapter_tiles.cuh - adapter_linear of 16-bit numbers on the tensor cores.
  *
- * A block has some lines of W and the rows of one adapter after another: it looks through a span of rows for those of its adapter, and multiplies
- * them in groups of 16. So a matrix is read once for all rows that use it, wherever they stand. There are three ways to share out rows:
- *
- *     few rows for the slots      a block has one row and the slot of that row
- *     some rows for each slot     a block has one slot and looks through SPAN rows (decoding many requests)
- *     many rows for each slot     a block has PROMPT_SPAN rows, and takes the slots that occur in them in turn (prompts)
+ * A block has some lines of W and rows of one adapter (adapter_rows.cuh), which it multiplies in groups of 16. So a matrix is read once for all
+ * rows of a block, wherever they stand.
  *
  * x A' has few lines over many columns: the warps of a block share out the columns, and their sums are added in order. u B' has many lines
  * over few columns: each warp has lines of its own. Which of them it is depends on K and M alone, and so does the order of a sum.
+ * Either way what comes next is loaded while a warp multiplies, and lines, which are parameters, before the rows are there
+ * (overlap.cuh).
  *
  * The products are mma.m16n8k16 (attention_ptx.cuh). Each lane loads 16 bytes of a row and of a line at the same columns, which are
  * the operands of two products: a sum does not mind which of its terms the card calls the first. */
 #pragma once
 
+#include "device/cuda/adapter_rows.cuh"
 #include "device/cuda/attention_ptx.cuh"
 #include "device/cuda/overlap.cuh"
-
-template <class T> struct adapted {
-    const T *x, *w, *add;
-    const int *slot;
-    T *y;
-    int64_t rows, m, k, x_width;
-    int64_t ends[OP_LINE_PARTS]; /* lines where parts end; one part: m in the first */
-};
-
-/* The first column of x that a line reads. */
-template <class T> ON_GPU int64_t column_of(const adapted<T> &a, int64_t line)
-{
-    return line < a.ends[0] ? 0 : line < a.ends[1] ? a.k : 2 * a.k;
-}
 
 namespace
 {
 
 enum {
-    TILE_WARPS = 8,
-    TILE_THREADS = 32 * TILE_WARPS,
     GROUP = 16,    /* rows of a product */
     CHUNK = 32,    /* columns of two products */
-    NARROW = 8,    /* lines of a block that shares out columns */
+    NARROW = 8,    /* lines of a product */
     WIDE = 32,     /* lines of a warp that has its own */
     SHORT_K = 128, /* columns, at most, for lines of its own */
-    AHEAD = 8,     /* chunks whose lines are loaded at once */
-    SPAN = TILE_THREADS,
-    PROMPT_SPAN = 64,
-    NO_SLOT = 1 << 30
+    LONG_TILE = 64 /* rows of a tile for them */
 };
 
 template <class T> struct tile_type;
@@ -55,45 +35,6 @@ template <> struct tile_type<bf16> {
 template <> struct tile_type<f16> {
     using type = type_f16;
 };
-
-struct tile_rows {
-    int64_t first; /* of the span */
-    int count;     /* rows of the slot */
-    int row[SPAN]; /* counted from the first */
-    int warps[TILE_WARPS];
-    int next; /* the least slot that has not been taken */
-};
-
-template <class T> ON_GPU int slot_in_span(const adapted<T> &a, int64_t first, int span)
-{
-    int64_t row = first + threadIdx.x;
-    return (int)threadIdx.x < span && row < a.rows ? max(a.slot[row], -1) : NO_SLOT;
-}
-
-/* The least slot of the span after `last`; NO_SLOT: there is none. */
-ON_GPU int next_slot(struct tile_rows *s, int mine, int last)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) s->next = NO_SLOT;
-    __syncthreads();
-    if (mine != NO_SLOT && mine > last) atomicMin(&s->next, mine);
-    __syncthreads();
-    return s->next;
-}
-
-/* Lists the threads' rows that have the slot, in order. */
-ON_GPU void list_rows(struct tile_rows *s, bool has)
-{
-    unsigned all = __ballot_sync(0xffffffffu, has);
-    int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, before = 0, total = 0;
-    if (lane == 0) s->warps[warp] = __popc(all);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < TILE_WARPS; i++) before += i < warp ? s->warps[i] : 0, total += s->warps[i];
-    if (has) s->row[before + __popc(all & ((1u << lane) - 1))] = (int)threadIdx.x;
-    if (threadIdx.x == 0) s->count = total;
-    __syncthreads();
-}
 
 template <class T> ON_GPU uint4 piece(const T *at, bool have)
 {
@@ -110,10 +51,10 @@ ON_GPU void multiply_chunk(float (&sum)[4], const uint4 &low, const uint4 &high,
 }
 
 /* The rows of a lane: number lane / 4 of the group, and 8 later. */
-template <class T> struct tile_pair {
+struct row_pair {
     int64_t row[2];
     bool have[2];
-    __device__ __forceinline__ tile_pair(const adapted<T> &, const tile_rows *s, int group)
+    __device__ __forceinline__ row_pair(const block_rows *s, int group)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -124,180 +65,252 @@ template <class T> struct tile_pair {
     }
 };
 
-/* NARROW lines; the block's warps share out the columns. */
-template <class T> struct shared_columns {
-    static constexpr int lines = NARROW;
-    static constexpr bool any_blocks = false;
-    float sums[TILE_WARPS][GROUP * NARROW];
+/* The block's warps share out the columns, chunk by chunk in turn. GROUPS of rows and NARROW TILES lines are multiplied at once; AHEAD chunks
+ * of a warp are loaded at once. */
+template <class T, int GROUPS, int TILES, int AHEAD> struct shared_columns {
+    static constexpr int lines = NARROW * TILES, tile = GROUPS > 1 ? GROUP *GROUPS : 0, waves = 0,
+                         step = AHEAD * TILE_WARPS, beside = 0;
+    using type = typename tile_type<T>::type;
+    float sums[TILE_WARPS][GROUP * lines];
 
-    /* The lines of up to AHEAD chunks of this warp from chunk `from` on. */
-    __device__ __forceinline__ void load_lines(const adapted<T> &a, const T *line, int64_t from,
-                                               uint4 (&w)[AHEAD]) const
+    struct batch {
+        uint4 w[AHEAD][TILES], x[AHEAD][GROUPS][2];
+    };
+    struct operands {
+        const T *line, *row[GROUPS][2]; /* at the lane's first column; NULL: zeros */
+        int64_t left, next;             /* columns from there on; from a line to that NARROW later */
+    };
+
+    static __device__ __forceinline__ operands find(const adapted<T> &a, const block_rows *s, int group)
     {
-        int q = (int)threadIdx.x % 4 * 8;
+        const int64_t q = threadIdx.x % 4 * 8, top = (int64_t)blockIdx.x * lines;
+        operands o;
+        o.line = s->slot < 0 ? NULL : a.w + (s->slot * a.m + top + threadIdx.x % 32 / 4) * a.k + q;
+        o.left = a.k - q, o.next = NARROW * a.k;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            row_pair pair(s, group + g * GROUP);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                o.row[g][i] =
+                    o.line && pair.have[i] ? a.x + pair.row[i] * a.x_width + column_of(a, top) + q : NULL;
+        }
+        return o;
+    }
+
+    static __device__ __forceinline__ void load_lines(const operands &o, int64_t from, batch &b)
+    {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int64_t c = (from + i * TILE_WARPS) * CHUNK + q;
-            w[i] = piece(line + c, line && c < a.k);
+            int64_t c = (from + i * TILE_WARPS) * CHUNK;
+#pragma unroll
+            for (int t = 0; t < TILES; t++) b.w[i][t] = piece(o.line + t * o.next + c, o.line && c < o.left);
         }
     }
 
-    __device__ __forceinline__ void run(const adapted<T> &a, const tile_rows *s, int slot, bool first_time)
+    static __device__ __forceinline__ void load_rows(const operands &o, int64_t from, batch &b)
     {
-        using type = typename tile_type<T>::type;
-        int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, q = lane % 4 * 8;
-        int64_t top = (int64_t)blockIdx.x * NARROW, column = column_of(a, top), chunks = parts(a.k, CHUNK);
-        const T *line = slot < 0 ? NULL : a.w + (slot * a.m + top + lane / 4) * a.k;
-        for (int group = 0; group < s->count; group += GROUP) {
-            tile_pair<T> pair(a, s, group);
-            const T *x0 = a.x + pair.row[0] * a.x_width + column,
-                    *x1 = a.x + pair.row[1] * a.x_width + column;
-            float sum[4] = {};
-            for (int64_t from = warp; from < chunks; from += AHEAD * TILE_WARPS) {
-                uint4 w[AHEAD];
-                load_lines(a, line, from, w);
-                if (first_time) await_previous(), first_time = false;
 #pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
-                    int64_t c = (from + i * TILE_WARPS) * CHUNK + q;
-                    bool have = line && c < a.k;
-                    multiply_chunk<type>(sum, piece(x0 + c, have && pair.have[0]),
-                                         piece(x1 + c, have && pair.have[1]), w[i]);
-                }
+        for (int i = 0; i < AHEAD; i++) {
+            int64_t c = (from + i * TILE_WARPS) * CHUNK;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) b.x[i][g][h] = piece(o.row[g][h] + c, o.row[g][h] && c < o.left);
+        }
+    }
+
+    static __device__ __forceinline__ void multiply(const batch &b, float (&sum)[GROUPS][TILES][4])
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+                for (int t = 0; t < TILES; t++)
+                    multiply_chunk<type>(sum[g][t], b.x[i][g][0], b.x[i][g][1], b.w[i][t]);
+    }
+
+    __device__ __forceinline__ void run(const adapted<T> &a, const block_rows *s)
+    {
+        const int64_t warp = threadIdx.x / 32, chunks = (a.k + CHUNK - 1) / CHUNK;
+        for (int group = 0; group < s->count; group += GROUPS * GROUP) {
+            const operands o = find(a, s, group);
+            batch even, odd;
+            float sum[GROUPS][TILES][4] = {};
+            load_lines(o, warp, even), load_lines(o, warp + step, odd);
+            if (group == 0) await_previous();
+            load_rows(o, warp, even);
+            for (int64_t from = warp; from < chunks; from += 2 * step) {
+                load_rows(o, from + step, odd);
+                multiply(even, sum);
+                load_lines(o, from + 2 * step, even), load_rows(o, from + 2 * step, even);
+                multiply(odd, sum);
+                load_lines(o, from + 3 * step, odd);
             }
-            if (first_time) await_previous(), first_time = false;
-            __syncthreads();
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+                if (group + g * GROUP < s->count) put(a, s, group + g * GROUP, sum[g]);
+        }
+    }
+
+    /* Adds the warps' sums of a group. */
+    __device__ __forceinline__ void put(const adapted<T> &a, const block_rows *s, int group,
+                                        const float (&sum)[TILES][4])
+    {
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        __syncthreads();
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sums[warp][(lane / 4 + i / 2 * 8) * NARROW + lane % 4 * 2 + i % 2] = sum[i];
-            __syncthreads();
-            put(a, s, group, top);
+                sums[warp][(lane / 4 + i / 2 * 8) * lines + t * NARROW + lane % 4 * 2 + i % 2] = sum[t][i];
+        __syncthreads();
+        for (int at = (int)threadIdx.x; at < GROUP * lines; at += TILE_THREADS) {
+            int row = group + at / lines;
+            if (row >= s->count) return;
+            float total = sums[0][at];
+#pragma unroll
+            for (int i = 1; i < TILE_WARPS; i++) total += sums[i][at];
+            int64_t to = (s->first + s->row[row]) * a.m + (int64_t)blockIdx.x * lines + at % lines;
+            put_number(a.y + to, a.add ? total + number(a.add + to) : total);
         }
     }
-
-    __device__ __forceinline__ void put(const adapted<T> &a, const tile_rows *s, int group, int64_t top) const
-    {
-        int at = (int)threadIdx.x, row = at / NARROW;
-        if (at >= GROUP * NARROW || group + row >= s->count) return;
-        float sum = sums[0][at];
-#pragma unroll
-        for (int i = 1; i < TILE_WARPS; i++) sum += sums[i][at];
-        int64_t to = (s->first + s->row[group + row]) * a.m + top + at % NARROW;
-        put_number(a.y + to, a.add ? sum + number(a.add + to) : sum);
-    }
-
-    static __device__ __forceinline__ int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
 };
 
-/* WIDE lines at a time for each warp. Lane 4 g + q has lines 8 q to 8 q + 7 of rows g and g + 8, so that it adds and stores 16 bytes at once. While
- * lines are multiplied, the warp's next ones are loaded. */
-template <class T> struct own_lines {
-    static constexpr int lines = WIDE * TILE_WARPS;
-    static constexpr bool any_blocks =
-        true; /* blocks may be fewer than lines ask for, and take them in turn */
+/* WIDE lines at a time for each warp, and a group of rows after the other. Lane 4 g + q has lines 8 q to 8 q + 7 of rows g and g + 8, so that it adds
+ * and stores 16 bytes at once. TILE: rows of a tile; 0: the block has a row, or rows of a span. GATED: a gate takes the products. */
+template <class T, int TILE, bool GATED> struct own_lines {
+    static constexpr int lines = WIDE * TILE_WARPS, tile = TILE, beside = 2,
+                         waves = TILE ? 4 : 1; /* blocks take lines in turn if they would be more */
 
-    /* A chunk of the lines from `top` on; w: of the slot, NULL: zeros. */
-    static __device__ __forceinline__ void load_lines(const adapted<T> &a, const T *w, int64_t top, int64_t c,
-                                                      uint4 (&line)[4])
+    struct place {
+        int top, group;
+    };
+    struct batch {
+        uint4 line[4], more[2], gate[2]; /* line: of the first chunk; more: what is added */
+    };
+
+    static __device__ __forceinline__ place after(const block_rows *s, const place &p)
     {
-        int g = (int)threadIdx.x % 32 / 4;
-        const T *first = w + (top + g / 2 * 8 + g % 2) * a.k + c;
-#pragma unroll
-        for (int t = 0; t < 4; t++) line[t] = piece(first + 2 * t * a.k, w && top < a.m && c < a.k);
+        bool last = p.group + GROUP >= s->count;
+        return {last ? p.top + (int)gridDim.x * lines : p.top, last ? 0 : p.group + GROUP};
     }
 
-    __device__ __forceinline__ void run(const adapted<T> &a, const tile_rows *s, int slot, bool first_time)
+    static __device__ __forceinline__ void load_lines(const adapted<T> &a, const T *w, int top, int c,
+                                                      batch &b)
     {
-        const int q = (int)threadIdx.x % 4 * 8;
-        const int64_t begin = ((int64_t)blockIdx.x * TILE_WARPS + threadIdx.x / 32) * WIDE,
-                      step = (int64_t)gridDim.x * lines;
-        const T *w = slot < 0 ? NULL : a.w + slot * a.m * a.k;
-        for (int group = 0; group < s->count; group += GROUP) {
-            tile_pair<T> pair(a, s, group);
-            uint4 line[4], next[4];
-            load_lines(a, w, begin, q, line);
-            if (first_time) await_previous(), first_time = false;
-            for (int64_t top = begin; top < a.m; top += step) {
-                load_lines(a, w, top + step, q, next);
-                multiply(a, pair, w, top, line);
+        const int g = (int)threadIdx.x % 32 / 4, k = (int)a.k;
+        const bool have = w && top < (int)a.m && c < k;
+        const T *first = w + ((int64_t)(top + g / 2 * 8 + g % 2) * k + c);
 #pragma unroll
-                for (int t = 0; t < 4; t++) line[t] = next[t];
-            }
+        for (int t = 0; t < 4; t++) b.line[t] = piece(first + 2 * t * k, have);
+    }
+
+    static __device__ __forceinline__ void load_more(const adapted<T> &a, const block_rows *s, const place &p,
+                                                     batch &b)
+    {
+        row_pair pair(s, p.group);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int64_t at = pair.row[i] * a.m + p.top + threadIdx.x % 4 * 8;
+            const bool have = p.top < (int)a.m && pair.have[i];
+            b.more[i] = piece(a.add + at, a.add && have);
+            if constexpr (GATED) b.gate[i] = piece(a.gate + at, have);
         }
     }
 
-    /* `line` has the first chunk. */
-    __device__ __forceinline__ void multiply(const adapted<T> &a, const tile_pair<T> &pair, const T *w,
-                                             int64_t top, uint4 (&line)[4])
+    __device__ __forceinline__ void run(const adapted<T> &a, const block_rows *s)
+    {
+        const int q = (int)threadIdx.x % 4 * 8, m = (int)a.m;
+        const T *w = s->slot < 0 ? NULL : a.w + s->slot * a.m * a.k;
+        place p = {((int)blockIdx.x * TILE_WARPS + (int)threadIdx.x / 32) * WIDE, 0}, next = after(s, p);
+        batch even, odd;
+        load_lines(a, w, p.top, q, even), load_lines(a, w, next.top, q, odd);
+        await_previous();
+        if (!GATED && !w && a.add == a.y) return; /* it is there */
+        load_more(a, s, p, even);
+        while (p.top < m) {
+            load_more(a, s, next, odd);
+            multiply(a, s, w, p, even);
+            p = after(s, next);
+            load_lines(a, w, p.top, q, even), load_more(a, s, p, even);
+            if (next.top < m) multiply(a, s, w, next, odd);
+            next = after(s, p);
+            load_lines(a, w, next.top, q, odd);
+        }
+    }
+
+    static __device__ __forceinline__ void multiply(const adapted<T> &a, const block_rows *s, const T *w,
+                                                    const place &p, batch &b)
     {
         using type = typename tile_type<T>::type;
-        const int q = (int)threadIdx.x % 4 * 8;
-        const T *x = a.x + column_of(a, top);
-        uint4 more[2];
+        const int q = (int)threadIdx.x % 4 * 8, k = (int)a.k;
+        const T *x = a.x + column_of(a, p.top) + q;
+        row_pair pair(s, p.group);
         float sum[4][4] = {};
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            more[i] = piece(a.add + pair.row[i] * a.m + top + q, a.add && pair.have[i]);
-        for (int64_t c = q; c - q < a.k; c += CHUNK) {
-            bool have = w && c < a.k;
-            if (c != q) load_lines(a, w, top, c, line);
+        for (int c = 0; c < k; c += CHUNK) {
+            bool have = w && c + q < k;
+            if (c) load_lines(a, w, p.top, c + q, b);
             uint4 low = piece(x + pair.row[0] * a.x_width + c, have && pair.have[0]),
                   high = piece(x + pair.row[1] * a.x_width + c, have && pair.have[1]);
 #pragma unroll
-            for (int t = 0; t < 4; t++) multiply_chunk<type>(sum[t], low, high, line[t]);
+            for (int t = 0; t < 4; t++) multiply_chunk<type>(sum[t], low, high, b.line[t]);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + top + q, more[i]);
+            if (pair.have[i]) put(a, sum, i, pair.row[i] * a.m + p.top + q, b.more[i], b.gate[i]);
     }
 
-    __device__ __forceinline__ void put(const adapted<T> &a, const float (&sum)[4][4], int i, int64_t to,
-                                        const uint4 &more) const
+    static __device__ __forceinline__ void put(const adapted<T> &a, const float (&sum)[4][4], int i,
+                                               int64_t to, const uint4 &more, const uint4 &gate)
     {
-        float v[8], plus[8];
-        unpack(packet<T, 8>{{more.x, more.y, more.z, more.w}}, plus);
+        float v[8], other[8];
+        unpack(packet<T, 8>{{more.x, more.y, more.z, more.w}}, other);
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + plus[k];
+        for (int k = 0; k < 8; k++) v[k] = sum[k / 2][2 * i + k % 2] + other[k];
+        if constexpr (GATED) {
+            unpack(pack<T>(v), v);
+            unpack(packet<T, 8>{{gate.x, gate.y, gate.z, gate.w}}, other);
+#pragma unroll
+            for (int k = 0; k < 8; k++) v[k] = divide_for<T>(other[k] * v[k], 1.0f + exp_for<T>(-other[k]));
+        }
         store(a.y + to, pack<T>(v));
     }
 };
 
-/* How rows are shared out: blockIdx.z has `span` rows; blockIdx.y is a slot, the last one for rows without, or there is but one and all slots are taken. */
-struct sharing {
-    int span;
-    int slots; /* 0: all */
-};
-
+/* alone: each block has one row. */
 template <class T, class W>
-__global__ void __launch_bounds__(TILE_THREADS) multiply_tiles(adapted<T> a, sharing h)
+__global__ void __launch_bounds__(TILE_THREADS, W::beside) multiply_tiles(adapted<T> a, bool alone)
 {
-    __shared__ tile_rows s;
+    __shared__ block_rows s;
     __shared__ W work;
     next_may_begin();
-    int64_t first = (int64_t)blockIdx.z * h.span;
-    int mine = slot_in_span(a, first, h.span);
-    bool first_time = true;
-    if (threadIdx.x == 0) s.first = first;
-    int slot = !h.slots ? next_slot(&s, mine, -2) : (int)blockIdx.y == h.slots ? -1 : (int)blockIdx.y;
-    while (slot != NO_SLOT) {
-        list_rows(&s, mine == slot);
-        if (s.count) work.run(a, &s, slot, first_time), first_time = false;
-        slot = h.slots ? NO_SLOT : next_slot(&s, mine, slot);
-    }
-    if (first_time) await_previous();
+    if constexpr (W::tile > 0) {
+        __shared__ tile_search f;
+        take_tile(a, &f, &s, W::tile);
+    } else if (alone)
+        take_row(a, &s);
+    else
+        take_from_span(a, &s);
+    if (s.slot == NO_SLOT)
+        await_previous();
+    else
+        work.run(a, &s);
 }
 
 /* Blocks that a card of 9.0 has at once: with more, later ones look for their rows when it is their turn. */
 enum { AT_ONCE = 264 };
 
-template <class T, class W>
-int run_tiles(const struct cuda_queue *queue, const adapted<T> &a, const sharing &h)
+template <class T, class W> int run_tiles(const struct cuda_queue *queue, const adapted<T> &a)
 {
-    int64_t y = h.slots ? h.slots + 1 : 1, z = parts_of(a.rows, h.span), x = parts_of(a.m, W::lines);
-    if (W::any_blocks && y * z < AT_ONCE) x = fewest(x, AT_ONCE / (y * z));
-    if (W::any_blocks && y * z >= AT_ONCE) x = 1;
+    bool alone = !W::tile && 2 * a.rows <= a.slots;
+    int64_t y = alone ? a.rows : a.slots + 1, z = 1, x = parts_of(a.m, W::lines);
+    if constexpr (W::tile > 0) y = a.rows / W::tile + fewest(a.rows, a.slots + 1);
+    if (!W::tile && !alone) z = parts_of(a.rows, SPAN);
+    if (W::waves) x = fewest(x, y * z < W::waves * AT_ONCE ? W::waves * AT_ONCE / (y * z) : 1);
     return launch(queue, multiply_tiles<T, W>, dim3((unsigned)x, (unsigned)y, (unsigned)z), TILE_THREADS, 0,
-                  a, h);
+                  a, alone);
 }
 
 template <class T> bool ends_suit(const adapted<T> &a, int lines)
@@ -314,13 +327,24 @@ template <class T> bool adapter_tiles_suit(const adapted<T> &a)
     return a.k % 8 == 0 && a.x_width % 8 == 0 && ends_suit(a, NARROW) && aligned(a.x, a.w, a.add, a.y);
 }
 
-template <class T> int adapter_tiles_run(const struct cuda_queue *queue, const adapted<T> &a, int64_t slots)
+template <class T, bool GATED>
+int own_lines_run(const struct cuda_queue *queue, const adapted<T> &a, bool tiles)
 {
-    sharing h = {SPAN, (int)slots};
-    if (2 * a.rows <= slots) h = {1, 0};
-    if (a.rows >= 16 * slots) h = {PROMPT_SPAN, 0};
-    return has_own_lines(a) ? run_tiles<T, own_lines<T>>(queue, a, h)
-                            : run_tiles<T, shared_columns<T>>(queue, a, h);
+    return tiles ? run_tiles<T, own_lines<T, LONG_TILE, GATED>>(queue, a)
+                 : run_tiles<T, own_lines<T, 0, GATED>>(queue, a);
+}
+
+/* A gate: only with lines of its own. */
+template <class T> int adapter_tiles_run(const struct cuda_queue *queue, const adapted<T> &a)
+{
+    bool many = a.rows > SPANNED || (a.rows >= LONG_TILE && a.rows >= GROUP * a.slots);
+    bool tiles = many && a.slots <= SLOTS_MOST;
+    if (a.gate) return own_lines_run<T, true>(queue, a, tiles);
+    if (has_own_lines(a)) return own_lines_run<T, false>(queue, a, tiles);
+    if (!tiles) return run_tiles<T, shared_columns<T, 1, 1, 4>>(queue, a);
+    if (ends_suit(a, 6 * NARROW)) return run_tiles<T, shared_columns<T, 2, 6, 1>>(queue, a);
+    if (ends_suit(a, 2 * NARROW)) return run_tiles<T, shared_columns<T, 2, 2, 2>>(queue, a);
+    return run_tiles<T, shared_columns<T, 2, 1, 2>>(queue, a);
 }
 
 } // namespace

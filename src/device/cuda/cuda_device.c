@@ -271,12 +271,14 @@ static bool can_fuse(struct device *dev, const struct kernel_call *calls, int co
 static void run_fused(struct cuda *cuda, const struct kernel_call *calls, int count)
 {
     begin_chained(cuda, &calls[0]);
-    bool follows = cuda->queue.follows;
+    bool follows = cuda->queue.follows, alone = false; /* a product of many rows is in no chain */
     for (int i = 0; i < count; i++) {
         begin_chained(cuda, &calls[i]);
         await_copies(cuda, &calls[i]);
-        if (is_linear(calls[i].op->kind)) cuda->chain = begins_chain(&calls[i]);
+        if (is_linear(calls[i].op->kind)) cuda->chain = begins_chain(&calls[i]), alone |= !cuda->chain;
+        if (calls[i].op->kind == OP_ADAPTER_LINEAR) cuda->chain = true;
     }
+    cuda->chain = cuda->chain && !alone;
     cuda->queue.follows = follows;
     time_start(cuda);
     note(cuda, cuda_fused(&cuda->queue, calls, count), "fused ops");
@@ -527,6 +529,9 @@ static void cuda_close(struct device *dev)
         cuda_matmul_close(cuda->queue.matmul);
         for (int i = 0; i < DEVICE_READS; i++)
             if (cuda->reads[i].done) cudaEventDestroy((cudaEvent_t)cuda->reads[i].done);
+        if (cuda->queue.forked) cudaEventDestroy(cuda->queue.forked);
+        if (cuda->queue.joined) cudaEventDestroy(cuda->queue.joined);
+        if (cuda->queue.side) cudaStreamDestroy(cuda->queue.side);
         cudaStreamDestroy(stream_of(cuda));
     }
     if (cuda->arena.api) cuda_arena_release(&cuda->arena);

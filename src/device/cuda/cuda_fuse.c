@@ -4,6 +4,8 @@
 #include "device/cuda/cuda_quantised.h"
 #include "device/cuda/linear_f8.h"
 
+#include <cuda_runtime_api.h>
+
 /* A norm or a gated unit of at most `most` rows that products make for themselves. */
 static bool is_source(const struct kernel_call *call, int64_t most)
 {
@@ -231,9 +233,100 @@ static int run_adapters(const struct cuda_queue *queue, const struct kernel_call
     return code;
 }
 
+/* --- adapters of rows ------------------------------------------------------------------------------------ */
+
+static bool is_gated_adapter(const struct kernel_call *calls)
+{
+    return calls[0].op->kind == OP_ADAPTER_LINEAR && calls[1].op->kind == OP_GLU;
+}
+
+/* A norm joins the product behind them both; the adapters' product runs after it. */
+static bool is_norm_of_adapters(const struct kernel_call *calls, int count)
+{
+    return count == 3 && calls[0].op->kind == OP_NORM && calls[1].op->kind == OP_ADAPTER_LINEAR;
+}
+
+static bool fuses_norm_of_adapters(const struct cuda_queue *queue, const struct kernel_call *calls)
+{
+    struct kernel_call joined[2] = {calls[0], calls[2]};
+    return cuda_fuses(queue, joined, 2);
+}
+
+static int run_norm_of_adapters(const struct cuda_queue *queue, const struct kernel_call *calls)
+{
+    struct kernel_call joined[2] = {calls[0], calls[2]};
+    struct cuda_queue after = *queue;
+    int code = cuda_fused(queue, joined, 2);
+    after.follows = queue->warpgroups; /* a product of few rows, or in blocks, begins a chain */
+    return code ? code : cuda_adapter_linear(&after, &calls[1]);
+}
+
+/* True if op `a` writes nothing, not even scratch, that op `b` touches. */
+static bool spares(const struct cuda_queue *queue, const struct kernel_call *a, const struct kernel_call *b)
+{
+    struct cuda_card card = {.warpgroups = queue->warpgroups};
+    int64_t scratch = (int64_t)cuda_workspace(&card, a->desc, a->op);
+    for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT; k++) {
+        const void *at = k < OP_MAX_IN ? b->in[k] : b->out[k - OP_MAX_IN];
+        if (!at) continue;
+        int64_t bytes = tensor_bytes(b->desc[k]);
+        if (scratch && !apart(a->work, scratch, at, bytes)) return false;
+        for (int i = 0; i < OP_MAX_OUT; i++)
+            if (a->out[i] && !apart(a->out[i], tensor_bytes(call_out(a, i)), at, bytes)) return false;
+    }
+    return true;
+}
+
+/* The model's product in a run of adapters' products. */
+static const struct kernel_call *product_beside(const struct kernel_call *calls)
+{
+    while (calls->op->kind == OP_ADAPTER_LINEAR) calls++;
+    return calls;
+}
+
+/* Products of few rows follow each other sooner than two streams meet. */
+static bool fuses_beside(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    const struct kernel_call *product = product_beside(calls);
+    bool few = cuda_linear_is_few(product->desc, product->op) ||
+               cuda_linear_q_is_few(product->desc, product->op) ||
+               cuda_linear_f8_is_few(product->desc, product->op);
+    for (int i = 0; i < count && !few; i++)
+        if (&calls[i] != product &&
+            (!spares(queue, product, &calls[i]) || !spares(queue, &calls[i], product)))
+            return false;
+    return queue->side && !few;
+}
+
+static int launch_product(const struct cuda_queue *queue, const struct kernel_call *call)
+{
+    int kind = call->op->kind;
+    return kind == OP_LINEAR     ? cuda_linear(queue, call)
+           : kind == OP_LINEAR_Q ? cuda_linear_q(queue, call)
+                                 : cuda_linear_f8(queue, call);
+}
+
+/* Adapters' products, in order, while the model's is computed. Both may be recorded. */
+static int run_beside(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
+{
+    const struct kernel_call *product = product_beside(calls);
+    struct cuda_queue alone = *queue, side = *queue;
+    alone.follows = side.follows = false, side.stream = queue->side;
+    int code = (int)cudaEventRecord(queue->forked, queue->stream);
+    if (!code) code = (int)cudaStreamWaitEvent(queue->side, queue->forked, 0);
+    if (!code) code = launch_product(&alone, product);
+    for (int i = 0; i < count && !code; i++)
+        if (&calls[i] != product) code = cuda_adapter_linear(&side, &calls[i]);
+    if (!code) code = (int)cudaEventRecord(queue->joined, queue->side);
+    return code ? code : (int)cudaStreamWaitEvent(queue->stream, queue->joined, 0);
+}
+
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    if (is_gated_adapter(calls)) return cuda_adapter_gates(&calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return fuses_beside(queue, calls, count);
+    if (is_norm_of_adapters(calls, count)) return fuses_norm_of_adapters(queue, calls);
     if (is_adapters(calls)) return fuses_adapters(calls, count);
     return in_blocks(calls) ? fuses_quantised(queue, calls, count) : fuses_linears(calls, count);
 }
@@ -241,6 +334,9 @@ bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls,
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
     if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (is_gated_adapter(calls)) return cuda_adapter_gated(queue, &calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_ADAPTER_LINEAR) return run_beside(queue, calls, count);
+    if (is_norm_of_adapters(calls, count)) return run_norm_of_adapters(queue, calls);
     if (is_adapters(calls)) return run_adapters(queue, calls, count);
     if (in_blocks(calls)) {
         struct cuda_q_product q = quantised_of(calls, count);

@@ -89,6 +89,9 @@ static enum plim_status open_context(struct cuda *cuda, struct plim_error *err)
     if (code != cudaSuccess) return cuda_check(code, "opening the card", err);
     cuda->queue.stream = stream;
     choose_kernels(cuda);
+    code = cudaStreamCreateWithFlags(&cuda->queue.side, cudaStreamNonBlocking);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&cuda->queue.forked, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&cuda->queue.joined, cudaEventDisableTiming);
     for (int i = 0; i < DEVICE_READS && code == cudaSuccess; i++) {
         cudaEvent_t done = NULL;
         code = cudaEventCreateWithFlags(&done, cudaEventDisableTiming);

@@ -22,19 +22,22 @@ extern "C" {
 
 #define ON_GPU static __device__ __forceinline__ /* a function of kernels */
 
+struct CUevent_st;
 struct CUstream_st;
 struct cuda_matmul;
 struct cuda_attention;
 
 struct cuda_queue {
-    struct CUstream_st *stream;       /* a cudaStream_t */
-    int sms;                          /* multiprocessors */
-    int capability;                   /* 90 for 9.0 */
-    bool warpgroups;                  /* the loaded code uses warpgroups */
-    size_t shared_most;               /* maximum dynamic shared memory of a block */
-    bool follows;                     /* the next kernel may overlap the one queued before (overlap.cuh) */
-    struct cuda_matmul *matmul;       /* for linear and its gradients */
-    struct cuda_attention *attention; /* for attn and attn_bwd */
+    struct CUstream_st *stream;         /* a cudaStream_t */
+    int sms;                            /* multiprocessors */
+    int capability;                     /* 90 for 9.0 */
+    bool warpgroups;                    /* the loaded code uses warpgroups */
+    size_t shared_most;                 /* maximum dynamic shared memory of a block */
+    bool follows;                       /* the next kernel may overlap the one queued before (overlap.cuh) */
+    struct CUstream_st *side;           /* for what runs beside a product (cuda_fuse.c) */
+    struct CUevent_st *forked, *joined; /* where it leaves the stream and comes back */
+    struct cuda_matmul *matmul;         /* for linear and its gradients */
+    struct cuda_attention *attention;   /* for attn and attn_bwd */
 };
 
 typedef int cuda_launch(const struct cuda_queue *queue, const struct kernel_call *call);
@@ -56,6 +59,10 @@ cuda_launch_many cuda_sumsq_many, cuda_adamw_many;
 bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put);
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
                     const struct kernel_call *put);
+/* adapter_linear and the gated unit whose `up` it makes as one launch, if cuda_adapter_gates allows it. */
+bool cuda_adapter_gates(const struct kernel_call *product, const struct kernel_call *glu);
+int cuda_adapter_gated(const struct cuda_queue *queue, const struct kernel_call *product,
+                       const struct kernel_call *glu);
 /* column_sum.cu: the bias gradient of linear_dw: db[M] (+)= sum over rows of dy[rows,M] */
 int cuda_column_sum(const struct cuda_queue *queue, const void *dy, enum dtype dy_type, int64_t rows,
                     int64_t width, void *db, enum dtype db_type, bool accumulate, void *work);
