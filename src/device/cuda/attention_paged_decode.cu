@@ -102,87 +102,68 @@ template <class type> ON_GPU void multiply_values(float (&out)[8][4], const floa
 
 /* The 64 keys that a warp has of a piece. */
 template <class type, class KV, int SETS, int HALVES> struct walk {
-    static constexpr int sets = SETS, halves = HALVES, blocks = 2, query_bytes = 0;
+    static constexpr int sets = SETS, halves = HALVES;
     /* Loads of the next chunk begin while this one is worked on, where there are registers for them. */
     static constexpr bool AHEAD = SETS == 1 && HALVES == 1;
     struct places at;
-    uint32_t q[SETS * 4][4];
     keys<SETS> k;
     values v;
 
-    static __host__ __device__ int warp_bytes(const struct paged &) { return results<SETS, HALVES>::BYTES; }
-
-    __device__ __forceinline__ void begin(const struct paged &a, const struct work &w, int key, char *)
-    {
-        at = find_chunk(a, w.it, w.kv, key);
-    }
-
-    static __device__ __forceinline__ void place_queries(const struct paged &, const struct work &, int64_t,
-                                                         char *)
-    {
-    }
-    __device__ __forceinline__ void take_queries(const struct paged &a, const struct work &w, int64_t from,
-                                                 char *)
+    static __device__ __forceinline__ void load_queries(const struct paged &a, int64_t at, int heads,
+                                                        uint32_t (&q)[SETS * 4][4])
     {
         const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        const uint16_t *x = (const uint16_t *)a.q + from;
+        const uint16_t *from = (const uint16_t *)a.q + at;
 #pragma unroll
         for (int s = 0; s < SETS * 4; s++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int line = g + i % 2 * 8, d = s * 16 + t + i / 2 * 8;
-                uint32_t low = line < w.heads && d < a.size ? x[line * a.size + d] : 0;
-                uint32_t high = line < w.heads && d + 4 < a.size ? x[line * a.size + d + 4] : 0;
+                uint32_t low = line < heads && d < a.size ? from[line * a.size + d] : 0;
+                uint32_t high = line < heads && d + 4 < a.size ? from[line * a.size + d + 4] : 0;
                 q[s][i] = low | high << 16;
             }
     }
 
-    /* Loads the keys of the chunk that precede the step; load_rest loads the others. Each lane holds 8 keys and
+    /* Loads the `old` keys of the chunk that precede the step; load_rest loads the others. Each lane holds 8 keys and
      * 16 values. */
-    __device__ __forceinline__ void load_old(const struct paged &a, const struct work &w, int key)
+    __device__ __forceinline__ void load_old(const struct paged &a, int old)
     {
         if (!AHEAD) return;
-        const int old = w.it.context - key;
         const struct places here = {threadIdx.x % 32 / 4 * 8 + 8 <= old ? at.k : -1, at.v};
         load_keys<KV>(a, here, k), load_values<KV>(a, here, 0, old - 1, v);
     }
 
-    __device__ __forceinline__ void load_rest(const struct paged &a, const struct work &w, int key)
+    __device__ __forceinline__ void load_rest(const struct paged &a, int old, int last)
     {
         if (!AHEAD) return;
-        const int old = w.it.context - key;
         if (threadIdx.x % 32 / 4 * 8 + 8 > old) load_keys<KV>(a, at, k);
-        if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values<KV>(a, at, 0, w.it.position - key, v);
+        if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values<KV>(a, at, 0, last, v);
     }
 
-    /* Joins the lines over the chunk; `more`: the next piece's will be met. */
-    __device__ __forceinline__ void meet(const struct paged &a, const struct work &w, int key, bool more,
-                                         lines<SETS, HALVES> &all)
+    /* The lines over the chunk alone; `more`: the next piece's will be met. */
+    __device__ __forceinline__ void meet(const struct paged &a, const struct item &it, int kv, int key,
+                                         bool more, const uint32_t (&q)[SETS * 4][4], lines<SETS, HALVES> &w)
     {
-        const int last = w.it.position - key, next = key + CUDA_PAGED_PIECE;
+        const int last = it.position - key, next = key + CUDA_PAGED_PIECE;
         const struct places here = at;
         float s[8][4] = {};
         if (!AHEAD) load_keys<KV>(a, at, k);
         multiply_keys<type, SETS>(s, q, k);
-        more = more && next <= w.it.position;
-        if (more) at = find_chunk(a, w.it, w.kv, next);
+        more = more && next <= it.position;
+        if (more) at = find_chunk(a, it, kv, next);
         if (AHEAD && more) load_keys<KV>(a, at, k);
         if (!AHEAD) load_values<KV>(a, here, 0, last, v);
-        lines<SETS, HALVES> chunk;
-        chunk.clear();
+        w.clear();
 #pragma unroll
         for (int half = 0; half < HALVES; half++)
-            soften(a, s, half, w.it.position, key, chunk.top[half], chunk.sum[half]);
+            soften(a, s, half, it.position, key, w.top[half], w.sum[half]);
 #pragma unroll
         for (int set = 0; set < SETS; set++) {
             if (set > 0) load_values<KV>(a, here, set, last, v);
-            multiply_values<type>(chunk.out[set], s, v);
+            multiply_values<type>(w.out[set], s, v);
         }
-#pragma unroll
-        for (int set = 0; set < SETS; set++)
-            all.join_set(set, chunk.out[set], chunk.top, chunk.sum, a.scale2);
-        all.join_sums(chunk.top, chunk.sum, a.scale2);
-        if (AHEAD && more) load_values<KV>(a, at, 0, w.it.position - next, v);
+        if (AHEAD && more) load_values<KV>(a, at, 0, it.position - next, v);
     }
 };
 

@@ -2,12 +2,10 @@
  * threads has, how results are joined, and the kernels, of a WALK (attention_paged_decode.cu has its invariants). A WALK is a struct
  *
  *     sets, halves     groups of 64 elements of a head, of 8 lines
- *     blocks           of threads that a multiprocessor shall have
- *     warp_bytes       shared memory of a warp, in which its results lie in the end; query_bytes: of all warps
- *     begin            where the warp's first chunk is
+ *     at               where the chunk's keys and values begin (struct places)
+ *     load_queries     fragments of the queries, in the order of elements in which keys come
  *     load_old         begins to load what precedes the step; load_rest loads the others
- *     place_queries    puts operands of the lines' queries into shared memory, with all threads; take_queries has them for the warp
- *     meet             joins the lines over one chunk to those before; begins to load the next one. `more`: there is another piece
+ *     meet             the lines over one chunk; begins to load the next one's
  */
 #pragma once
 
@@ -46,11 +44,6 @@ ON_GPU struct item item_of(const struct paged &a, int index)
     return it;
 }
 
-/* Floats of a line and bytes of all lines of a warp in shared memory. */
-template <int SETS, int HALVES> struct results {
-    enum { LINE = SETS * 64 + CUDA_PAGED_STAT, BYTES = 8 * HALVES * LINE * 4 };
-};
-
 /* A warp's part of the lines' keys. SETS: groups of 64 elements of the head; HALVES: groups of 8 lines. */
 template <int SETS, int HALVES> struct lines {
     float out[SETS][8][4]; /* lane (g, t): lines g and g + 8, elements 16 t + j and 16 t + 8 + j of a set */
@@ -68,26 +61,20 @@ template <int SETS, int HALVES> struct lines {
                 for (int i = 0; i < 4; i++) out[set][j][i] = 0;
     }
 
-    /* A set of a further chunk, and when all sets are joined its maxima and sums. */
-    __device__ __forceinline__ void join_set(int set, const float (&more)[8][4],
-                                             const float (&more_top)[HALVES], const float (&more_sum)[HALVES],
-                                             float scale2)
-    {
-#pragma unroll
-        for (int half = 0; half < HALVES; half++)
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-#pragma unroll
-                for (int i = 2 * half; i < 2 * half + 2; i++)
-                    out[set][j][i] = paged_joined(out[set][j][i], top[half], sum[half], more[j][i],
-                                                  more_top[half], more_sum[half], scale2);
-    }
-    __device__ __forceinline__ void join_sums(const float (&more_top)[HALVES],
-                                              const float (&more_sum)[HALVES], float scale2)
+    /* Those of a further chunk. */
+    __device__ __forceinline__ void join(const lines &more, float scale2)
     {
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
-            const float a = top[half], b = sum[half], c = more_top[half], d = more_sum[half];
+            const float a = top[half], b = sum[half], c = more.top[half], d = more.sum[half];
+#pragma unroll
+            for (int set = 0; set < SETS; set++)
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; i++)
+                        out[set][j][i] =
+                            paged_joined(out[set][j][i], a, b, more.out[set][j][i], c, d, scale2);
             top[half] = paged_joined_top(a, b, c, d), sum[half] = paged_joined(b, a, b, d, c, d, scale2);
         }
     }
@@ -230,43 +217,44 @@ template <class type> ON_GPU void blank(const struct paged &a, const struct work
 }
 
 /* WALK: how a warp meets the 64 keys that it has of a piece. */
-template <class type, class WALK>
-__global__ void __launch_bounds__(THREADS, WALK::blocks) decode(const struct paged a)
+template <class type, class WALK> __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
 {
-    constexpr int SETS = WALK::sets, HALVES = WALK::halves, LINE = results<SETS, HALVES>::LINE;
+    constexpr int SETS = WALK::sets, HALVES = WALK::halves;
+    __shared__ __align__(16) float room[WARPS][8 * HALVES][SETS * 64 + CUDA_PAGED_STAT];
+    const int warp = threadIdx.x / 32;
     next_may_begin();
     const struct work w = work_of(a);
     WALK c;
-    int key = w.from * CUDA_PAGED_PIECE + (int)threadIdx.x / 32 * CHUNK;
+    int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
     const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position;
-    if (mine)
-        c.begin(a, w, key, shared_pool() + threadIdx.x / 32 * WALK::warp_bytes(a)), c.load_old(a, w, key);
+    const int old = w.it.context - key;
+    if (mine) c.at = find_chunk(a, w.it, w.kv, key), c.load_old(a, old);
     await_previous();
     if (w.it.row < 0) blank<type>(a, w);
     if (!some) return;
     const int64_t at = ((int64_t)w.it.token * a.heads + w.head) * a.size;
-    WALK::place_queries(a, w, at, shared_pool() + WARPS * WALK::warp_bytes(a));
     lines<SETS, HALVES> all;
     all.clear();
     if (mine) {
-        c.load_rest(a, w, key);
-        c.take_queries(a, w, at, shared_pool() + WARPS * WALK::warp_bytes(a));
-        for (int piece = w.from; piece < w.end && key <= w.it.position; piece++, key += CUDA_PAGED_PIECE)
-            c.meet(a, w, key, piece + 1 < w.end, all);
+        c.load_rest(a, old, w.it.position - key);
+        uint32_t q[SETS * 4][4];
+        WALK::load_queries(a, at, w.heads, q);
+        for (int piece = w.from; piece < w.end && key <= w.it.position; piece++, key += CUDA_PAGED_PIECE) {
+            lines<SETS, HALVES> chunk;
+            c.meet(a, w.it, w.kv, key, piece + 1 < w.end, q, chunk);
+            all.join(chunk, a.scale2);
+        }
     }
-    const int warp = thread_again() / 32, bytes = WALK::warp_bytes(a); /* no registers until here */
     if (w.split >= 0) {
         if (mine) all.leave(a.size, w.heads, [&](int l) { return part_at(a, w.line + l, w.split, warp); });
         return;
     }
-    __syncwarp();
-    all.leave(a.size, w.heads, [&](int l) { return (float *)(shared_pool() + warp * bytes) + l * LINE; });
+    all.leave(a.size, w.heads, [&](int l) { return room[warp][l]; });
     __syncthreads();
-    const int d = threadIdx.x % (SETS * 64);
+    const int d = threadIdx.x % (SETS * 64), stride = sizeof room[0] / sizeof(float);
     for (int l = threadIdx.x / (SETS * 64); l < w.heads; l += THREADS / (SETS * 64))
         if (d < a.size)
-            put<type>(a, at + l * a.size + d,
-                      join_warps((const float *)shared_pool() + l * LINE, bytes / 4, a.size, d, a.scale2));
+            put<type>(a, at + l * a.size + d, join_warps(room[0][l], stride, a.size, d, a.scale2));
 }
 
 /* The chunks of a line, a block to a line: as decode does it where it has all pieces. */
@@ -302,25 +290,16 @@ template <class type> __global__ void __launch_bounds__(THREADS) join(const stru
                   join_warps(room[0], sizeof room[0] / sizeof(float), a.size, threadIdx.x, a.scale2));
 }
 
-template <class type, class WALK>
-int start_walk(const struct cuda_queue *queue, const struct paged &a, int64_t blocks)
-{
-    const size_t shared = (size_t)(WARPS * WALK::warp_bytes(a) + WALK::query_bytes);
-    int failed = (int)cudaFuncSetAttribute((const void *)decode<type, WALK>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    return failed ? failed : launch(queue, decode<type, WALK>, blocks, THREADS, shared, a);
-}
-
 /* WALK<sets, halves> of the shape. */
 template <class type, template <int, int> class WALK>
 int start_decode(const struct cuda_queue *queue, const struct paged &a)
 {
     const int64_t items = fewest(a.tokens, a.nrows);
     const int64_t blocks = items * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
-    auto start = a.size <= 64   ? a.group <= 8 ? start_walk<type, WALK<1, 1>> : start_walk<type, WALK<1, 2>>
-                   : a.group <= 8 ? start_walk<type, WALK<2, 1>>
-                                : start_walk<type, WALK<2, 2>>;
-    int failed = start(queue, a, blocks);
+    auto kernel = a.size <= 64   ? a.group <= 8 ? decode<type, WALK<1, 1>> : decode<type, WALK<1, 2>>
+                    : a.group <= 8 ? decode<type, WALK<2, 1>>
+                                 : decode<type, WALK<2, 2>>;
+    int failed = launch(queue, kernel, blocks, THREADS, 0, a);
     if (failed || a.splits == 1) return failed;
     struct cuda_queue behind = *queue; /* the first kernel is one that awaits */
     behind.follows = queue->warpgroups;
