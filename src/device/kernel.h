@@ -11,9 +11,8 @@ struct kernel_call {
     void *in[OP_MAX_IN];
     void *out[OP_MAX_OUT];
     bool accumulate; /* add to outputs marked acc instead of overwriting them */
+    bool passed;     /* first of a fused run: nobody else reads its first result, which need not be written */
     void *work;      /* workspace() bytes, 64-byte aligned (256 on a GPU) */
-    bool
-        passed; /* the first op of a fused run: its first result is read in the run alone and need not be written */
     struct threads *team; /* CPU only */
     void *backend;        /* other backends' state, set by run */
 };
