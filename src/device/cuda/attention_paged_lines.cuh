@@ -296,7 +296,7 @@ static int64_t decode_blocks(const struct paged &a)
     return fewest(a.tokens, a.nrows) * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
 }
 
-/* What follows a kernel that left pieces; it is one that awaits. */
+/* Joins the pieces that a kernel before left, which is one that awaits. */
 template <class type> int start_join(const struct cuda_queue *queue, const struct paged &a)
 {
     if (a.splits == 1) return 0;
