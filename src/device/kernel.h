@@ -10,8 +10,9 @@ struct kernel_call {
     const struct tensor *desc[OP_MAX_IN + OP_MAX_OUT]; /* of in[0..], then of out[0..]; NULL: no operand */
     void *in[OP_MAX_IN];
     void *out[OP_MAX_OUT];
-    bool accumulate;      /* add to outputs marked acc instead of overwriting them */
-    void *work;           /* workspace() bytes, 64-byte aligned (256 on a GPU) */
+    bool accumulate; /* add to outputs marked acc instead of overwriting them */
+    bool passed;     /* first of a fused run: nobody else reads its first result, which need not be written */
+    void *work;      /* workspace() bytes, 64-byte aligned (256 on a GPU) */
     struct threads *team; /* CPU only */
     void *backend;        /* other backends' state, set by run */
 };

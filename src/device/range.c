@@ -29,10 +29,22 @@ struct kernel_call device_call(struct device *dev, const struct device_range *ra
     return call;
 }
 
+/* Ops [begin, end), which are given at once. */
+static void list_calls(struct device *dev, const struct device_range *range, int begin, int end,
+                       struct kernel_call *calls)
+{
+    int result = range->tape->ops[begin].out[0];
+    for (int i = begin; i < end; i++) calls[i - begin] = device_call(dev, range, i);
+    if (end == begin + 1 || result < 0) return;
+    int root = tape_root(range->tape, result);
+    calls[0].passed =
+        !(range->tape->tensors[root].flags & TENSOR_OUTPUT) && range->layout->life[root].last < end;
+}
+
 void device_run_ops(struct device *dev, const struct device_range *range, int begin, int end)
 {
     struct kernel_call calls[TAPE_GROUP_MOST];
-    for (int i = begin; i < end; i++) calls[i - begin] = device_call(dev, range, i);
+    list_calls(dev, range, begin, end, calls);
     if (end > begin + 1)
         dev->ops->run_many(dev, calls, end - begin);
     else
@@ -59,7 +71,7 @@ static bool can_fuse(void *arg, int begin, int count)
 {
     const struct giving *g = arg;
     struct kernel_call calls[FUSE_MOST];
-    for (int i = 0; i < count; i++) calls[i] = device_call(g->dev, g->range, begin + i);
+    list_calls(g->dev, g->range, begin, begin + count, calls);
     return g->dev->ops->fuses(g->dev, calls, count);
 }
 

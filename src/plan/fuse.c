@@ -109,6 +109,21 @@ static bool is_safe(const struct tape *tape, const struct layout *layout, const 
     return true;
 }
 
+int fuse_kept_apart(const struct tape *tape, int begin)
+{
+    const struct op *first = &tape->ops[begin];
+    if (first->kind != OP_NORM && first->kind != OP_GLU) return begin + 1;
+    if (first->attr.layer_norm || first->attr.joint) return begin + 1;
+    int made = tape_root(tape, first->out[first->kind == OP_NORM ? (int)NORM_Y : (int)GLU_H]),
+        end = begin + 1;
+    int until = begin < tape->loop_end ? tape->loop_end : tape->nops;
+    if (until > begin + FUSE_MOST) until = begin + FUSE_MOST;
+    while (end < until && tape->ops[end].kind == OP_LINEAR_F8 &&
+           tape_root(tape, tape->ops[end].in[LINEAR_F8_X]) == made)
+        end++;
+    return end;
+}
+
 int fuse_end(const struct tape *tape, const struct layout *layout, int begin, int end, fuse_can *can,
              void *arg)
 {

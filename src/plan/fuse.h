@@ -25,6 +25,10 @@ enum { FUSE_MOST = 3 };
 /* Returns true if the device has one kernel for ops [begin, begin + count). */
 typedef bool fuse_can(void *arg, int begin, int count);
 
+/* The index after the longest run that begins at op `begin` with what makes the rows of linear_f8s: a norm or a gated unit, and the
+ * linear_f8s that read its result. Layouts keep bytes of such a run apart, for it is worth more than they are (layout.h). begin + 1: none. */
+int fuse_kept_apart(const struct tape *tape, int begin);
+
 /* The index after the longest fused run that begins at op `begin` and ends no later than `end`; begin + 1:
  * none. */
 int fuse_end(const struct tape *tape, const struct layout *layout, int begin, int end, fuse_can *can,

@@ -1,5 +1,6 @@
 /* layout.c - lifetimes, in-place take-over, bottom of the arena, packing. See layout.h for the invariants. */
 #include "plan/layout.h"
+#include "plan/fuse.h"
 #include "plan/pack.h"
 #include "tape/group.h"
 
@@ -124,6 +125,19 @@ static void add_collective(struct layout *l, const struct tape *tape, int i, con
         *lane = bytes;
 }
 
+/* Invariant 8: rounded rows lie in the scratch of the first product. A result that adds in place begins there. */
+static void keep_apart(struct layout *l, const struct tape *tape, int begin)
+{
+    int last = fuse_kept_apart(tape, begin) - 1;
+    const struct op *first = &tape->ops[begin];
+    if (last == begin) return;
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (op_shares(first->kind, 0) != k) touch(l, tape, first->in[k], begin, last);
+    for (int k = 0; k < OP_MAX_OUT; k++) touch(l, tape, first->out[k], begin, last);
+    for (int i = begin + 2; i <= last; i++)
+        if (tape->ops[i].in[LINEAR_F8_ADD] < 0) touch(l, tape, tape->ops[i].out[LINEAR_F8_Y], begin + 1, i);
+}
+
 /* Lifetimes by what ops touch, the first of a part of the tape by whether it is below loop_end. */
 static void find_touches(struct layout *l, const struct tape *tape, const struct layout_options *options)
 {
@@ -139,6 +153,7 @@ static void find_touches(struct layout *l, const struct tape *tape, const struct
              k++) /* invariant 4: not on bytes that end in the group */
             touch(l, tape, op->out[k], group, i);
         if (op->accumulate == ACC_AFTER_FIRST && options->accumulation > 1) carry(l, tape, op);
+        if (l->group_end) keep_apart(l, tape, i);
         l->work_bytes[i] = 0;
         if (op_collects(op))
             add_collective(l, tape, i, facts);

@@ -27,6 +27,17 @@ static void load(void *const args[32], bool turned)
 void load_matrices(void *const args[32], unsigned) { load(args, false); }
 void load_matrices_turned(void *const args[32], unsigned) { load(args, true); }
 
+void turn_matrix(void *const args[32], unsigned)
+{
+    auto element = [&](int row, int column) {
+        return ((const turned *)args[row * 4 + column / 2])->x >> 16 * (column % 2) & 0xffff;
+    };
+    for (int lane = 0; lane < 32; lane++) {
+        int column = lane / 4, row = 2 * (lane % 4);
+        ((turned *)args[lane])->y = element(row, column) | element(row + 1, column) << 16;
+    }
+}
+
 /* Numbers of a word, and the arithmetic of their sums. */
 struct of_bf16 {
     enum { PER_WORD = 2 };

@@ -21,6 +21,7 @@ runs = [  # code, card, test, its ops, cases
     ("80", "89,4", "test_together", None, 0),
     ("80", "89,4", "test_adapter_rows", None, 0),
     ("80", "89,4", "test_quantised_rows", None, 0),
+    ("80", "89,4", "test_paged_rows", None, 0),
     ("90", "90,132", "test_ops", "linear_f8", 12),
     ("90", "90,132", "test_ops", "attn", 6),
     ("90", "90,132", "test_ops", "attn_bwd", 6),

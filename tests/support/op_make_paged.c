@@ -59,15 +59,19 @@ static int32_t *shuffled(struct op_case *c, int64_t blocks)
     return order;
 }
 
-/* Every token somewhere else; some nowhere. */
+/* Every token somewhere else, or one behind the other, as those of a prompt; some nowhere. */
 static void make_put(struct op_case *c, bool coded)
 {
     struct pool s = any_pool(c, coded);
+    bool scattered = case_below(c, 2);
     s.blocks = s.tokens / KV_BLOCK + 1 + case_below(c, 5);
     int32_t *order = shuffled(c, s.blocks * KV_BLOCK);
     for (int i = KV_PUT_K; i <= KV_PUT_V; i++) case_in(c, i, c->type, DIMS(1, s.tokens, s.kv_heads, s.size));
     case_in(c, KV_PUT_SLOTS, DT_I32, DIMS(s.tokens));
-    for (int64_t n = 0; n < s.tokens; n++) case_set_int(c, KV_PUT_SLOTS, n, case_below(c, 8) ? order[n] : -1);
+    for (int64_t n = 0; n < s.tokens; n++) {
+        int64_t slot = scattered ? order[n] : s.blocks * KV_BLOCK - s.tokens + n;
+        case_set_int(c, KV_PUT_SLOTS, n, case_below(c, 8) ? (int32_t)slot : -1);
+    }
     pool_in(c, KV_PUT_POOL, &s);
     case_same(c, KV_PUT_NEW_POOL, KV_PUT_POOL);
     c->exact = true;

@@ -113,6 +113,49 @@ static void test_a_norm_goes_with_the_linears_that_read_it(void **state)
     assert_int_equal(end_of(0), 1);
 }
 
+/* Rounded rows lie in the first product's scratch, and results that die with it or begin behind it would lie there too. */
+static size_t much_scratch(const struct device_facts *facts, const struct tape *t, const struct op *op)
+{
+    (void)facts, (void)t;
+    return op->kind == OP_LINEAR_F8 ? 4096 : 0;
+}
+
+static bool meets_scratch(int op, int id)
+{
+    int64_t from = layout.work_offset[op], to = from + layout.work_bytes[op];
+    return from < layout.offset[id] + tensor_bytes(&tape.tensors[id]) && layout.offset[id] < to;
+}
+
+static void test_rows_in_8_bits_have_bytes_of_their_own(void **state)
+{
+    (void)state;
+    struct device_facts facts = {.align = 16, .workspace = much_scratch};
+    struct plim_error err = {0};
+    facts_set_memory(&facts, MEMORY_CARD);
+    int y = norm(given());
+    for (int i = 0; i < 2; i++) {
+        struct op op = tape_op(OP_LINEAR_F8, -1);
+        op.in[LINEAR_F8_X] = y, op.in[LINEAR_F8_W] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+        op.out[LINEAR_F8_Y] = rows(0);
+        tape_append(&tape, &op);
+    }
+    int gate = tape.ops[1].out[LINEAR_F8_Y], up = tape.ops[2].out[LINEAR_F8_Y], h = glu(gate, up);
+    linear_of(OP_LINEAR_F8, h);
+    tape.loop_end = tape.nops;
+    struct layout_options options = {.facts = &facts, .accumulation = 1};
+    assert_int_equal(layout_make(&tape, &options, &layout, &err), PLIM_OK);
+    assert_int_equal(fuse_kept_apart(&tape, 0), 3);
+    assert_int_equal(fuse_kept_apart(&tape, 1), 2);
+    assert_int_equal(fuse_kept_apart(&tape, 3), 5);
+    assert_int_equal(end_of(0), 3);
+    assert_int_equal(end_of(3), 5);
+    assert_false(meets_scratch(1, up));
+    assert_false(meets_scratch(1, tape.ops[0].out[NORM_STAT]));
+    assert_false(meets_scratch(4, up));
+    assert_int_equal(layout.offset[h], layout.offset[gate]); /* in place all the same */
+    assert_false(meets_scratch(4, gate));
+}
+
 static void test_weights_in_blocks_go_with_them_too(void **state)
 {
     (void)state;
@@ -280,6 +323,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_norm_goes_with_the_linears_that_read_it, begin, end),
         cmocka_unit_test_setup_teardown(test_weights_in_blocks_go_with_them_too, begin, end),
+        cmocka_unit_test_setup_teardown(test_rows_in_8_bits_have_bytes_of_their_own, begin, end),
         cmocka_unit_test_setup_teardown(test_a_linear_of_other_rows_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_a_gated_unit_that_is_read_later_stays_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_bytes_that_others_read_forbid_it, begin, end),

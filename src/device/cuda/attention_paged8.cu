@@ -124,44 +124,91 @@ struct put8 {
     const void *from[2];
     unsigned char *pool;
     const int32_t *slots;
-    int64_t heads_all, chunk, plane, block, layer; /* heads_all: tokens times heads */
+    int64_t tokens, chunk, plane, block, layer;
     int heads, size;
     bool e4m3;
 };
 
-/* A warp has one position of one head, keys or values. */
-template <class T> __global__ void put(const struct put8 p)
+/* A block of threads has PUT_TOKENS tokens of one head, keys or values, and PUT_LANES threads a token. Codes of keys meet in shared memory,
+ * for neighbours in a block of the pool are neighbours of one element: threads then write an element of all tokens together. */
+enum { PUT_TOKENS = 16, PUT_LANES = 16, PUT_THREADS = PUT_TOKENS * PUT_LANES };
+
+/* N codes, 1 or 8, to where they fit. */
+template <int N> ON_GPU void put_codes(unsigned char *to, const unsigned (&code)[N])
 {
-    int lane = threadIdx.x % 32;
-    int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if constexpr (N == 8)
+        *reinterpret_cast<uint2 *>(to) = make_uint2(code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24,
+                                                    code[4] | code[5] << 8 | code[6] << 16 | code[7] << 24);
+    else
+        *to = (unsigned char)code[0];
+}
+
+/* Factor of the elements before they are rounded, and scale, of a position with the largest element `most`. */
+struct put_scale {
+    float times, scale;
+};
+
+ON_GPU put_scale put_scale_of(bool e4m3, unsigned most)
+{
+    if (most >= 0x7f800000u) return {0, NAN};
+    const float x = __uint_as_float(most);
+    if (!e4m3) return {x > 0 ? __fdiv_rn(127.0f, x) : 0, __fdiv_rn(x, 127.0f)};
+    const int e = exponent_for(most, TOP_E4M3);
+    return {power_of_two(e), power_of_two(-e)};
+}
+
+ON_GPU unsigned put_code(bool e4m3, float x, float times)
+{
+    if (times == 0) return 0;
+    if (e4m3) return __nv_cvt_float_to_fp8(x * times, __NV_SATFINITE, __NV_E4M3);
+    return (unsigned char)(signed char)max(-127, min(127, __float2int_rn(x * times)));
+}
+
+/* Where the keys or values of a head begin in the block that has a slot. */
+ON_GPU unsigned char *put_place(const struct put8 &p, int slot, int head, bool value)
+{
+    return p.pool + slot / KV_BLOCK * p.block + p.layer + (value ? p.plane : 0) + head * p.chunk;
+}
+
+ON_GPU int put_slot(const struct put8 &p, int64_t token) { return token < p.tokens ? p.slots[token] : -1; }
+
+template <class T, int N> __global__ void __launch_bounds__(PUT_THREADS) put(const struct put8 p)
+{
+    extern __shared__ __align__(16) unsigned char codes[]; /* [PUT_TOKENS][size + 8] */
+    const int head = blockIdx.x % p.heads, lane = threadIdx.x % PUT_LANES, mine = threadIdx.x / PUT_LANES;
+    const int64_t first = (int64_t)(blockIdx.x / p.heads) * PUT_TOKENS;
+    const bool value = blockIdx.y;
     next_may_begin();
     await_previous();
-    if (i >= 2 * p.heads_all) return;
-    bool is_value = i >= p.heads_all;
-    if (is_value) i -= p.heads_all;
-    int64_t slot = p.slots[i / p.heads];
-    if (slot < 0) return;
-    const T *from = (const T *)p.from[is_value] + i * p.size;
-    int at = (int)(slot % KV_BLOCK);
-    unsigned char *to =
-        p.pool + slot / KV_BLOCK * p.block + p.layer + (is_value ? p.plane : 0) + i % p.heads * p.chunk;
-    float most = 0, bad = 0, x[1];
-    for (int j = lane; j < p.size; j += 32) {
-        load<1>(from + j, x);
-        most = fmaxf(most, fabsf(x[0])), bad = fmaxf(bad, fabsf(x[0]) < INFINITY ? 0.0f : 1.0f);
+    const int slot = put_slot(p, first + mine), at = slot % KV_BLOCK;
+    const int written = value ? -1 : put_slot(p, first + threadIdx.x % PUT_TOKENS);
+    const T *from = (const T *)(value ? p.from[1] : p.from[0]) + ((first + mine) * p.heads + head) * p.size;
+    unsigned char *to = slot < 0 ? codes : put_place(p, slot, head, value);
+    unsigned most = 0;
+    float v[N];
+    for (int j = lane * N; j < p.size && slot >= 0; j += PUT_LANES * N) {
+        load(from + j, v);
+#pragma unroll
+        for (int n = 0; n < N; n++) most = larger(most, __float_as_uint(v[n]) & 0x7fffffffu);
     }
-    most = warp_top(bad) > 0 ? NAN : warp_top(most);
-    const int e = p.e4m3 && most >= 0 ? exponent_for(__float_as_uint(most), TOP_E4M3) : 0;
-    const float times = p.e4m3 ? (most >= 0 ? ldexpf(1, e) : 0) : most > 0 ? __fdiv_rn(127.0f, most) : 0;
-    if (lane == 0)
-        ((float *)(to + KV_BLOCK * p.size))[at] =
-            p.e4m3 && most >= 0 ? ldexpf(1, -e) : __fdiv_rn(most, 127.0f);
-    for (int j = lane; j < p.size; j += 32) {
-        load<1>(from + j, x);
-        unsigned char code = (unsigned char)(signed char)max(-127, min(127, __float2int_rn(x[0] * times)));
-        if (p.e4m3) code = times > 0 ? __nv_cvt_float_to_fp8(x[0] * times, __NV_SATFINITE, __NV_E4M3) : 0;
-        to[is_value ? at * p.size + j : j * KV_BLOCK + at] = code;
+#pragma unroll
+    for (int by = PUT_LANES / 2; by; by /= 2) most = larger(most, __shfl_xor_sync(~0u, most, by));
+    const put_scale s = put_scale_of(p.e4m3, most);
+    if (lane == 0 && slot >= 0) ((float *)(to + KV_BLOCK * p.size))[at] = s.scale;
+    for (int j = lane * N; j < p.size && slot >= 0; j += PUT_LANES * N) {
+        unsigned code[N];
+        load(from + j, v);
+#pragma unroll
+        for (int n = 0; n < N; n++) code[n] = put_code(p.e4m3, v[n], s.times);
+        put_codes(value ? to + at * p.size + j : codes + mine * (p.size + 8) + j, code);
     }
+    if (value) return;
+    __syncthreads();
+    if (written < 0) return;
+    const unsigned char *own = codes + threadIdx.x % PUT_TOKENS * (p.size + 8);
+    unsigned char *column = put_place(p, written, head, false) + written % KV_BLOCK;
+    for (int j = threadIdx.x / PUT_TOKENS; j < p.size; j += PUT_THREADS / PUT_TOKENS)
+        column[j * KV_BLOCK] = own[j];
 }
 
 } // namespace
@@ -178,12 +225,15 @@ extern "C" int cuda_kv_put8(const struct cuda_queue *queue, const struct kernel_
     struct put8 p = {{call->in[KV_PUT_K], call->in[KV_PUT_V]},
                      (unsigned char *)to,
                      (const int32_t *)call->in[KV_PUT_SLOTS]};
-    p.heads = (int)k->dim[2], p.size = (int)k->dim[3], p.heads_all = k->dim[0] * k->dim[1] * k->dim[2];
+    p.heads = (int)k->dim[2], p.size = (int)k->dim[3], p.tokens = k->dim[0] * k->dim[1];
     p.chunk = pool->dim[3], p.plane = pool->dim[2] * p.chunk, p.block = pool->dim[1] * p.plane;
     p.layer = 2 * (call->op->layer > 0 ? call->op->layer : 0) * p.plane, p.e4m3 = call->op->attr.e4m3;
+    const dim3 blocks((unsigned)(parts_of(p.tokens, PUT_TOKENS) * p.heads), 2);
+    const size_t shared = PUT_TOKENS * (size_t)(p.size + 8);
+    const bool packets = p.size % 8 == 0 && aligned(p.from[0], p.from[1], to);
     return with_type(k->type, [&](auto t) {
         using T = typename decltype(t)::type;
-        return launch(queue, put<T>, parts_of(2 * p.heads_all, WARPS), 32 * WARPS, 0, p);
+        return launch(queue, packets ? put<T, 8> : put<T, 1>, blocks, PUT_THREADS, shared, p);
     });
 }
 

@@ -290,20 +290,30 @@ template <class type> __global__ void __launch_bounds__(THREADS) join(const stru
                   join_warps(room[0], sizeof room[0] / sizeof(float), a.size, threadIdx.x, a.scale2));
 }
 
+/* Blocks of threads that have all work_of's. */
+static int64_t decode_blocks(const struct paged &a)
+{
+    return fewest(a.tokens, a.nrows) * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
+}
+
+/* Joins the pieces that a kernel before left, which is one that awaits. */
+template <class type> int start_join(const struct cuda_queue *queue, const struct paged &a)
+{
+    if (a.splits == 1) return 0;
+    struct cuda_queue behind = *queue;
+    behind.follows = queue->warpgroups;
+    return launch(&behind, join<type>, fewest(a.tokens, a.nrows) * a.heads, THREADS, 0, a);
+}
+
 /* WALK<sets, halves> of the shape. */
 template <class type, template <int, int> class WALK>
 int start_decode(const struct cuda_queue *queue, const struct paged &a)
 {
-    const int64_t items = fewest(a.tokens, a.nrows);
-    const int64_t blocks = items * a.kv_heads * parts_of(a.group, ROWS) * a.splits;
     auto kernel = a.size <= 64   ? a.group <= 8 ? decode<type, WALK<1, 1>> : decode<type, WALK<1, 2>>
                     : a.group <= 8 ? decode<type, WALK<2, 1>>
                                  : decode<type, WALK<2, 2>>;
-    int failed = launch(queue, kernel, blocks, THREADS, 0, a);
-    if (failed || a.splits == 1) return failed;
-    struct cuda_queue behind = *queue; /* the first kernel is one that awaits */
-    behind.follows = queue->warpgroups;
-    return launch(&behind, join<type>, items * a.heads, THREADS, 0, a);
+    int failed = launch(queue, kernel, decode_blocks(a), THREADS, 0, a);
+    return failed ? failed : start_join<type>(queue, a);
 }
 
 } // namespace

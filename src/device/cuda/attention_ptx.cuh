@@ -64,6 +64,14 @@ ON_GPU void load_matrices_turned(uint32_t (&r)[4], uint32_t row)
                  : "r"(row));
 }
 
+/* Row g of an 8x8 matrix of 16-bit elements, of which the lane has 2 t and 2 t + 1, for those of its column. */
+ON_GPU uint32_t turn_matrix(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 ON_GPU float exp2_fast(float x)
 {
     float y;

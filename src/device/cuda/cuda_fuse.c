@@ -107,6 +107,7 @@ static struct cuda_q_product quantised_of(const struct kernel_call *calls, int c
     q.a = source->in[norm ? NORM_X : GLU_GATE], q.b = source->in[norm ? NORM_W : GLU_UP];
     if (norm) q.stat = source->out[NORM_STAT], q.eps = source->op->attr.eps;
     if (norm) q.plus_one = source->op->attr.plus_one;
+    if (is_f8(calls) && source->passed) q.x = NULL;
     if (!apart_from_results(&q, q.stat, q.rows * (int64_t)sizeof *q.stat)) q.stat = NULL;
     return q;
 }

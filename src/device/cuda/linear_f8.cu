@@ -1,7 +1,7 @@
 /* linear_f8.cu - rows of x as e4m3 numbers, and products of few such rows with a weight that is read once.
  *
  * A block of threads has a row of x: it makes it, of a norm's or a gated unit's operands too, finds its largest number and writes its
- * codes.
+ * codes. Any number of rows is made in this way, at the rate of the memory.
  *
  * A product's block has 16 lines of W; its warps take 128 of k in turn. Lane (g, t) = (lane / 4, lane % 4) loads 16 codes of lines g and g + 8
  * and of row g of x: 4 t words of a part of 64. Every e4m3 number is exactly an fp16 number, so tensor cores multiply fp16 and add fp32; a
@@ -21,51 +21,126 @@ enum { THREADS = 256, WARPS = THREADS / 32, LINES = 16, TILE = 8, PART = 64, STE
 
 /* --- rows --------------------------------------------------------------------------------------------------- */
 
-/* Two codes; infinity must not become the largest number. */
 ON_GPU unsigned two_codes(float x, float y)
 {
-    x = isinf(x) ? NAN : x, y = isinf(y) ? NAN : y;
     return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
 }
 
-/* PACKETS: of 8 elements, that a thread holds. */
-template <class T, int PACKETS>
-__global__ void __launch_bounds__(ROW_THREADS)
+/* The packets of a row that a thread holds: every ROW-th, and the last one instead of those behind it. */
+template <class T, int ROW, int PACKETS> struct held {
+    packet<T, 8> at[PACKETS];
+    int count; /* of the row */
+
+    static __device__ __forceinline__ int index(int j) { return threadIdx.x + j * ROW; }
+    __device__ __forceinline__ bool has(int j) const { return index(j) < count; }
+    __device__ __forceinline__ packet<T, 8> of(const T *from, int j) const
+    {
+        return fetch<T, 8>(from + min(index(j), count - 1) * 8);
+    }
+};
+
+/* 1 / the root of a row's mean square. */
+template <class T, int ROW, int PACKETS>
+ON_GPU float rstd_of_held(const cuda_q_product &q, const held<T, ROW, PACKETS> &row, float *partial)
+{
+    float square = 0;
+#pragma unroll
+    for (int j = 0; j < PACKETS; j++) {
+        if (!row.has(j)) continue;
+        float v[8];
+        unpack(row.at[j], v);
+#pragma unroll
+        for (int n = 0; n < 8; n++) square = fmaf(v[n], v[n], square);
+    }
+    return 1.0f / sqrtf(block_sum<ROW>(square, partial) / (float)q.k + q.eps);
+}
+
+/* Makes x of a norm's or a gated unit's operands. */
+template <class T, int ROW, int PACKETS, few_source SOURCE>
+ON_GPU void make_held(const cuda_q_product &q, held<T, ROW, PACKETS> &row, const held<T, ROW, PACKETS> &other,
+                      T *to, float rstd)
+{
+#pragma unroll
+    for (int j = 0; j < PACKETS; j++) {
+        if (!row.has(j)) continue;
+        float v[8];
+        make8<T>(q, SOURCE, {row.at[j], other.at[j]}, rstd, to ? to + row.index(j) * 8 : NULL, v);
+        row.at[j] = pack<T>(v);
+    }
+}
+
+/* The largest number of the row, as bits; those of infinity, if there is one. */
+template <class T, int ROW, int PACKETS>
+ON_GPU unsigned largest_held(const held<T, ROW, PACKETS> &row, unsigned *slots)
+{
+    float most = 0;
+#pragma unroll
+    for (int j = 0; j < PACKETS; j++) {
+        if (!row.has(j)) continue;
+        float v[8];
+        unpack(row.at[j], v);
+#pragma unroll
+        for (int n = 0; n < 8; n++) most = fmaxf(most, fabsf(v[n]));
+    }
+    return block_largest<ROW / 32>(__float_as_uint(most), slots);
+}
+
+/* Infinity must not become the largest number: it is none from here on. */
+template <class T, int ROW, int PACKETS> ON_GPU void forget_infinities(held<T, ROW, PACKETS> &row)
+{
+#pragma unroll
+    for (int j = 0; j < PACKETS; j++) {
+        float v[8];
+        unpack(row.at[j], v);
+#pragma unroll
+        for (int n = 0; n < 8; n++) v[n] = isinf(v[n]) ? NAN : v[n];
+        row.at[j] = pack<T>(v);
+    }
+}
+
+/* All of a row is under way at once, and stays in registers until its scale is known. */
+template <class T, int ROW, int PACKETS, few_source SOURCE>
+__global__ void __launch_bounds__(ROW, (PACKETS > 2 || sizeof(T) > 2 ? 1024 : 1536) / ROW)
     round_rows(const cuda_q_product q, unsigned char *codes, float *scales)
 {
-    __shared__ float partial[ROW_WARPS];
-    __shared__ unsigned slots[ROW_WARPS];
-    const row_range range = {(int)blockIdx.x, 0, (int)(q.k / 8)};
-    packet<T, 8> made[PACKETS];
-    unsigned most = 0;
+    __shared__ float partial[ROW / 32];
+    __shared__ unsigned slots[2][ROW / 32];
+    const int64_t at = blockIdx.x * q.k;
+    const T *a = (const T *)(SOURCE == FEW_PLAIN ? q.x : q.a) + at;
+    const T *b = (const T *)q.b + (SOURCE == FEW_GLU ? at : 0);
+    held<T, ROW, PACKETS> row, other;
+    row.count = other.count = (int)(q.k / 8);
     next_may_begin();
     await_previous();
-    const float rstd = q.source == FEW_NORM ? rstd_of<T>(q, range, partial) : 0;
-    if (q.source == FEW_NORM && q.stat && threadIdx.x == 0) q.stat[range.row] = rstd;
 #pragma unroll
     for (int j = 0; j < PACKETS; j++) {
-        const int i = threadIdx.x + j * ROW_THREADS;
-        if (i >= range.packets) continue;
-        float v[8];
-        make8(q, fetch_packets<T>(q, range, i), rstd,
-              q.source == FEW_NORM ? (T *)q.x + range.row * q.k + i * 8 : NULL, v);
-#pragma unroll
-        for (int n = 0; n < 8; n++) most = larger(most, magnitude(v[n]));
-        made[j] = pack<T>(v);
+        row.at[j] = row.of(a, j);
+        if (SOURCE != FEW_PLAIN) other.at[j] = other.of(b, j);
     }
-    const int e = exponent_for(block_largest<ROW_WARPS>(most, slots), TOP_E4M3);
+    if constexpr (SOURCE == FEW_NORM) {
+        const float rstd = rstd_of_held(q, row, partial);
+        if (q.stat && threadIdx.x == 0) q.stat[blockIdx.x] = rstd;
+        make_held<T, ROW, PACKETS, SOURCE>(q, row, other, q.x ? (T *)q.x + at : NULL, rstd);
+    } else if constexpr (SOURCE == FEW_GLU) {
+        make_held<T, ROW, PACKETS, SOURCE>(q, row, other, NULL, 0);
+    }
+    unsigned most = largest_held(row, slots[0]);
+    if (most >= 0x7f800000u) { /* of every thread, and rare */
+        forget_infinities(row);
+        most = largest_held(row, slots[1]);
+    }
+    const int e = exponent_for(most, TOP_E4M3);
     const float factor = power_of_two(e);
-    if (threadIdx.x == 0) scales[range.row] = power_of_two(-e);
+    if (threadIdx.x == 0) scales[blockIdx.x] = power_of_two(-e);
 #pragma unroll
     for (int j = 0; j < PACKETS; j++) {
-        const int i = threadIdx.x + j * ROW_THREADS;
-        if (i >= range.packets) continue;
+        if (!row.has(j)) continue;
         float v[8];
         unsigned two[4];
-        unpack(made[j], v);
+        unpack(row.at[j], v);
 #pragma unroll
         for (int n = 0; n < 4; n++) two[n] = two_codes(v[2 * n] * factor, v[2 * n + 1] * factor);
-        *reinterpret_cast<uint2 *>(codes + range.row * q.k + i * 8) =
+        *reinterpret_cast<uint2 *>(codes + at + row.index(j) * 8) =
             make_uint2(two[0] | two[1] << 16, two[2] | two[3] << 16);
     }
 }
@@ -221,6 +296,20 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
+template <class T, few_source SOURCE>
+static int start_rounding(const struct cuda_queue *queue, const struct cuda_q_product &q,
+                          unsigned char *codes, float *scales)
+{
+    auto go = [&](auto kernel, int threads) {
+        return launch(queue, kernel, q.rows, threads, 0, q, codes, scales);
+    };
+    if (q.k <= 4096) return go(round_rows<T, 256, 2, SOURCE>, 256);
+    if (q.k <= 8192) return go(round_rows<T, 256, 4, SOURCE>, 256);
+    if (q.k <= 16384) return go(round_rows<T, 512, 4, SOURCE>, 512);
+    if (q.k <= 32768) return go(round_rows<T, 1024, 4, SOURCE>, 1024);
+    return q.k <= 65536 ? go(round_rows<T, 1024, 8, SOURCE>, 1024) : (int)cudaErrorInvalidValue;
+}
+
 template <class T, int TILES>
 static int run_few(const struct cuda_queue *queue, const few_call &f, int blocks)
 {
@@ -235,9 +324,11 @@ extern "C" int cuda_f8_round(const struct cuda_queue *queue, const struct cuda_q
 {
     return with_type(q->type, [&](auto tag) {
         using T = typename decltype(tag)::type;
-        const int64_t packets = parts_of(q->k / 8, ROW_THREADS);
-        auto kernel = packets <= 2 ? round_rows<T, 2> : packets <= 8 ? round_rows<T, 8> : round_rows<T, 32>;
-        return launch(queue, kernel, q->rows, ROW_THREADS, 0, *q, codes, scales);
+        if constexpr (sizeof(T) == 2) {
+            if (q->source == FEW_NORM) return start_rounding<T, FEW_NORM>(queue, *q, codes, scales);
+            if (q->source == FEW_GLU) return start_rounding<T, FEW_GLU>(queue, *q, codes, scales);
+        }
+        return start_rounding<T, FEW_PLAIN>(queue, *q, codes, scales);
     });
 }
 

@@ -94,18 +94,19 @@ template <class T> ON_GPU float rstd_of(const cuda_q_product &q, const row_range
     return 1.0f / sqrtf(block_sum<ROW_THREADS>(square, partial) / (float)q.k + q.eps);
 }
 
-/* Eight elements of x from those of its operands, rounded to its type. `to`: where a norm's result is left. */
+/* Eight elements of x from those of its operands, rounded to its type. `to`: where a norm's result is left; NULL: nowhere. */
 template <class T>
-ON_GPU void make8(const cuda_q_product &q, const two_packets<T> &p, float rstd, T *to, float (&v)[8])
+ON_GPU void make8(const cuda_q_product &q, few_source source, const two_packets<T> &p, float rstd, T *to,
+                  float (&v)[8])
 {
     float u[8];
     unpack(p.x, v);
-    if (q.source == FEW_PLAIN) return;
+    if (source == FEW_PLAIN) return;
     unpack(p.y, u);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = q.source == FEW_NORM ? v[i] * rstd * (q.plus_one ? u[i] + 1.0f : u[i])
-                                    : divide_for<T>(v[i] * u[i], 1.0f + exp_for<T>(-v[i]));
+        v[i] = source == FEW_NORM ? v[i] * rstd * (q.plus_one ? u[i] + 1.0f : u[i])
+                                  : divide_for<T>(v[i] * u[i], 1.0f + exp_for<T>(-v[i]));
     const packet<T, 8> made = pack<T>(v);
     unpack(made, v);
     if (to) store(to, made);
@@ -129,7 +130,7 @@ ON_GPU void make_row(const cuda_q_product &q, const row_range &range, const roun
         float v[8];
         now = next, next = later;
         later = fetch_packets<T>(q, range, i + 2 * ROW_THREADS);
-        make8(q, now, rstd, keeps && have ? (T *)q.x + range.row * q.k + c : NULL, v);
+        make8(q, q.source, now, rstd, keeps && have ? (T *)q.x + range.row * q.k + c : NULL, v);
         put_codes(to, place, c, have, v);
     }
 }

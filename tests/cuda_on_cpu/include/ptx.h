@@ -138,6 +138,19 @@ static inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &a, u
     load_four(true, a, b, c, d, row, HERE("ldmatrix.trans"));
 }
 
+/* Two neighbours of a row of an 8x8 matrix in registers, and two of a column. */
+struct turned {
+    uint32_t x, y;
+};
+void turn_matrix(void *const args[32], unsigned lanes);
+
+static inline void movmatrix_sync_aligned_m8n8_trans_b16(uint32_t &y, uint32_t x, HERE_PARAMETERS)
+{
+    turned m = {x, 0};
+    cuda_cpu::together(0xffffffffu, true, turn_matrix, &m, HERE("movmatrix"));
+    y = m.y;
+}
+
 /* A lane's part of D[16,8] = A B + C; words of A and B, of which m16n8k16 has four and two (of s8 two and one). */
 template <class T> struct product {
     uint32_t a[4], b[2];
