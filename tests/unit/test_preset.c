@@ -86,7 +86,8 @@ static size_t linear_q_bytes(bool warpgroups, int64_t rows, int64_t lines, int64
 static void test_blocks_count_rows_or_numbers(void **state)
 {
     (void)state;
-    assert_int_equal(linear_q_bytes(true, 1, 2048, 8192), 0);
+    assert_int_equal(linear_q_bytes(true, 1, 2048, 4096), 0);
+    assert_int_equal(linear_q_bytes(true, 1, 2048, 8192), 32 * CUDA_Q_RECORD);
     assert_int_equal(linear_q_bytes(false, 1, 2048, 65536), 8 * 256 * CUDA_Q_RECORD);
     assert_int_equal(linear_q_bytes(true, 8, 2048, 8192), 8 * 32 * CUDA_Q_RECORD);
     assert_int_equal(linear_q_bytes(true, 9, 2048, 544), 16 * 3 * CUDA_Q_RECORD);
