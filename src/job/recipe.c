@@ -105,6 +105,7 @@ static struct offload_options offload_of(const struct tape *tape, const struct k
                                     .param_share = (int)knobs->param_share,
                                     .host_share = (int)knobs->host_share,
                                     .in_forward = knobs->optimizer_in_forward,
+                                    .before_norm = (int)knobs->before_norm_share,
                                     .disk_share = (int)knobs->disk_share};
 }
 

@@ -227,8 +227,12 @@ static double operands_ready(struct clock *c, const struct op *op, bool computes
 {
     const struct op_row *row = op_row(op->kind);
     struct moment last = {0};
-    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
-        if (op->in[i] >= 0) put_off(c, &last, c->times[c->piece[op->in[i]]].ready);
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
+        if (op->in[i] < 0) continue;
+        put_off(c, &last, c->times[c->piece[op->in[i]]].ready);
+        /* of a gradient that has just come, whole */
+        if (op->attr.guesses) put_off(c, &last, c->times[tape_root(c->tape, op->in[i])].ready);
+    }
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
         if (op->out[i] < 0) continue;
         const struct piece_time *t = &c->times[c->piece[op->out[i]]];
@@ -275,7 +279,7 @@ static void run_op(struct clock *c, int index)
     }
     double bytes = op_moves(op) ? moved_bytes(c, op) : 0; /* at the host's end */
     if (lane == LANE_HOST) {
-        bytes = op_cost_of(c->tape, op, c->bytes).bytes;
+        bytes = op->attr.redoes ? 0 : op_cost_of(c->tape, op, c->bytes).bytes; /* clipping seldom binds */
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
@@ -318,7 +322,8 @@ static bool is_idle(const struct clock *c, const struct op *op)
 {
     bool later =
         !c->once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
-    return op->kind == OP_HOLD || op->attr.primes || later || (c->later && op->part == PART_UPDATE) ||
+    return op->kind == OP_HOLD || op->attr.primes || op->attr.half == HALF_AWAY || later ||
+           (c->later && op->part == PART_UPDATE) ||
            (c->once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 

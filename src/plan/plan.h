@@ -66,7 +66,8 @@ struct plan {
     int64_t budget, overhead;
     int64_t total; /* compared with the budget: the process's bytes on the CPU, the device's bytes on a GPU */
     int64_t device, host, disk;
-    int64_t beside_arena; /* part of device: the context, programs for further lengths, a large step's graph */
+    int64_t
+        beside_arena;    /* part of device: the context, programs for further lengths, a large step's graph */
     int64_t planning;    /* part of overhead that comparing plans took beyond the plan itself */
     double step_seconds; /* predicted, one optimizer step */
     struct plan_search_report {
@@ -109,8 +110,8 @@ struct knobs plan_compute_knobs(const struct knobs *knobs);
 
 /* Fills the two totals that are compared with the budgets. Inputs: the arena's bytes, the plan's own data structures,
  * bytes offloaded to the host, and whether disk buffers are needed. */
-void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
-                struct plan_bound *out);
+void plan_lines(const struct plan_request *request, const struct knobs *knobs, int64_t arena, int64_t own,
+                int64_t on_host, bool on_disk, struct plan_bound *out);
 
 /* Sets the totals of a plan with a finished layout and an arena of this size. A budget of 0 means no limit: it fits. */
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own);

@@ -256,12 +256,17 @@ static void come_near(struct loop_copies *c, struct tape *tape, const struct op 
     if (overwrites && !tape->failed) tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
 }
 
-/* The square of a gradient, if nothing adds to it any more. */
+/* Does nothing add to this gradient any more, behind the last op of this phase that touches it? */
+static bool is_whole(const struct loop_copies *c, const struct op *like, int grad)
+{
+    return phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][grad] < 0;
+}
+
+/* The square of a gradient, if it is whole. */
 static void square(struct tape *tape, struct loop_copies *c, const struct op *old, int index, int grad)
 {
     const struct op *like = &old[index];
-    bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][grad] < 0;
-    if (c->square[grad] < 0 || !whole) return;
+    if (c->square[grad] < 0 || !is_whole(c, like, grad)) return;
     struct op op = old[c->square[grad]];
     op.part = like->part, op.layer = like->layer;
     if (c->near[grad] >= 0) op.in[SUMSQ_GRAD] = c->near[grad];
@@ -365,7 +370,21 @@ static void emit_early(struct rewrite *r, const struct op *old, int nops)
     for (int i = 0; i < nops; i++) {
         if (!update_rows(r, &old[i]) || !host_is_early(&r->host, r->tape, &old[i])) continue;
         int64_t all = r->tape->tensors[old[i].in[UPDATE_SHAPE]].dim[0], rows = early_rows(r, &old[i]);
-        if (rows > 0) host_update(&r->host, r->tape, &old[i], all - rows, rows);
+        int64_t before = rows * r->options->before_norm / OFFLOAD_SHARES;
+        if (!pair_can_update(r->tape, &old[i])) before = 0;
+        if (before > 0) pair_update(&r->host, r->tape, &old[i], all - before, before);
+        if (rows > before) host_update(&r->host, r->tape, &old[i], all - rows, rows - before);
+    }
+}
+
+/* The host begins its updates before the norm behind the copy of their gradient. */
+static void emit_before_norm(struct rewrite *r, const struct loop_copies *copies, const struct op *ops, int i)
+{
+    const struct op *op = &ops[i];
+    for (int o = 0; o < OP_MAX_OUT && r->host.npairs; o++) {
+        int id = op->out[o];
+        bool last = id >= 0 && is_offloaded(r->tape, id) && copies->last[phase_of(op)][id] == i;
+        if (last && is_whole(copies, op, id)) pair_begin(&r->host, r->tape, id);
     }
 }
 
@@ -390,9 +409,10 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (i < nops && i >= loop_end && squares_early(tape, options, &old[i])) continue;
         if (per > 0)
             emit_update(&r, &old[i], per);
-        else if (i < nops && copies->touches[i])
+        else if (i < nops && copies->touches[i]) {
             emit_in_loop(tape, copies, old, i);
-        else if (i < nops)
+            if (i < loop_end) emit_before_norm(&r, copies, old, i);
+        } else if (i < nops)
             tape_append(tape, &old[i]);
     }
     host_release(&r.host);

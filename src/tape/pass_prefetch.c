@@ -143,7 +143,9 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
         int key = 2 * computed, lag = lag_of(s->tape, op, d);
-        if (!op_moves(op) && !is_exchange(op)) {
+        if (op->attr.guesses) {
+            ; /* behind the copy of its gradient, and no op that others count by */
+        } else if (!op_moves(op) && !is_exchange(op)) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
                 if (op->out[o] >= 0) written(s, op->out[o], key + 2);
             key++, computed++;
