@@ -5,7 +5,7 @@
  *     anything else       trainer_settle: the updates alone are made, with the same ops on the same operands
  *
  * What the host updates before the norm (knob before_norm_share, tape/offload_pairs.c) is in the other half of its pairs from then on.
- * Where nothing is pending, the kept half is the valid one.
+ * Behind a skipped step that half stays valid, and its weights are the parameters; trainer_settle makes the kept half valid.
  */
 #include "train/trainer.h"
 
@@ -16,8 +16,7 @@ enum plim_status trainer_begin_pending(struct trainer *t, struct plim_error *err
     t->pending = false;
     if (pending) exec_turn_pairs(&t->runtime.exec);
     if (t->update_scalars < 0 || pending) return PLIM_OK;
-    enum plim_status status = exec_pairs_home(&t->runtime.exec, err); /* behind a step that was skipped */
-    if (status == PLIM_OK) status = exec_prime(&t->runtime.exec, err);
+    enum plim_status status = exec_prime(&t->runtime.exec, err);
     return status == PLIM_OK ? exec_write(&t->runtime.exec, t->clip, nothing, 0, sizeof nothing, err)
                              : status;
 }
