@@ -84,8 +84,9 @@ struct distance {
 
 static int lead_of(const struct tape *tape, const struct op *op, const struct distance *d)
 {
+    bool there = op->attr.half != HALF_ANY; /* the host has updated it in backward */
     if (op->part == PART_UPDATE && op->kind == OP_FETCH)
-        return is_kept(tape, op->in[MOVE_FROM]) ? d->state : d->weights;
+        return there || is_kept(tape, op->in[MOVE_FROM]) ? d->state : d->weights;
     return op->kind == OP_FETCH ? d->fetch : op->kind == OP_GATHER ? d->gather : 0;
 }
 
