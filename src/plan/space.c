@@ -404,7 +404,7 @@ enum { UPDATERS = 4, ALL = OFFLOAD_SHARES };
 static const struct updater updaters[UPDATERS] = {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}},
                             forward_updaters[UPDATERS] = {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}},
                             before_updaters[UPDATERS] = {
-                                {ALL, ALL}, {ALL, ALL * 3 / 4}, {ALL, ALL / 2}, {ALL / 2, ALL}};
+                                {ALL, ALL}, {ALL, ALL * 3 / 4}, {ALL, ALL * 5 / 8}, {ALL / 2, ALL}};
 
 static const struct updater *updaters_at(const struct space *s, const struct point *p)
 {
