@@ -261,6 +261,16 @@ static double disk_seconds(const struct device_facts *facts, double bytes, bool 
     return 2 * share * bytes / rate;
 }
 
+/* Bytes that an op of the host moves in its memory. Lines that are written in another place than they were read from are read first, and
+ * what is made again where clipping binds is left out: it seldom does. */
+static double host_op_bytes(const struct clock *c, const struct op *op)
+{
+    double bytes = op_cost_of(c->tape, op, c->bytes).bytes;
+    for (int i = 0; i < OP_MAX_OUT && op->attr.guesses; i++)
+        if (op->out[i] >= 0) bytes += c->bytes[op->out[i]];
+    return op->attr.redoes ? 0 : bytes;
+}
+
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
@@ -279,7 +289,7 @@ static void run_op(struct clock *c, int index)
     }
     double bytes = op_moves(op) ? moved_bytes(c, op) : 0; /* at the host's end */
     if (lane == LANE_HOST) {
-        bytes = op->attr.redoes ? 0 : op_cost_of(c->tape, op, c->bytes).bytes; /* clipping seldom binds */
+        bytes = host_op_bytes(c, op);
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;

@@ -400,16 +400,18 @@ static void apply_fp8(const struct space *s, const struct point *p, struct knobs
 struct updater {
     int host, before; /* and of that, before the norm is known */
 };
-enum { UPDATERS = 4, ALL = OFFLOAD_SHARES };
-static const struct updater updaters[UPDATERS] = {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}},
-                            forward_updaters[UPDATERS] = {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}},
-                            before_updaters[UPDATERS] = {
-                                {ALL, ALL}, {ALL, ALL * 3 / 4}, {ALL, ALL * 5 / 8}, {ALL / 2, ALL}};
+enum { ALL = OFFLOAD_SHARES };
+static const struct updater_list {
+    int count;
+    struct updater items[4];
+} updaters = {4, {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}}},
+  forward_updaters = {4, {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}}},
+  before_updaters = {3, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}}};
 
-static const struct updater *updaters_at(const struct space *s, const struct point *p)
+static const struct updater_list *updaters_at(const struct space *s, const struct point *p)
 {
     const struct place *place = place_at(s, p);
-    return place->before ? before_updaters : place->forward ? forward_updaters : updaters;
+    return place->before ? &before_updaters : place->forward ? &forward_updaters : &updaters;
 }
 
 static int count_updaters(const struct space *s, const struct point *p)
@@ -417,14 +419,14 @@ static int count_updaters(const struct space *s, const struct point *p)
     const struct plan_request *r = s->request;
     bool can = share_at(s, p).state > 0 && r->facts->lower_tier == TIER_HOST &&
                r->facts->host_bandwidth > 0 && r->host_updates;
-    return can && r->pins.host_share == KNOB_OPEN ? UPDATERS : 1;
+    return can && r->pins.host_share == KNOB_OPEN ? updaters_at(s, p)->count : 1;
 }
 
 static void apply_updater(const struct space *s, const struct point *p, struct knobs *k)
 {
     int64_t pin = s->request->pins.host_share;
     bool host = share_at(s, p).state > 0 && s->request->facts->lower_tier == TIER_HOST;
-    const struct updater *u = &updaters_at(s, p)[p->at[AXIS_UPDATER]];
+    const struct updater *u = &updaters_at(s, p)->items[p->at[AXIS_UPDATER]];
     int64_t before = s->request->pins.before_norm_share;
     k->host_share = count_updaters(s, p) > 1 ? u->host : host && pin > 0 ? pin : 0;
     if (place_at(s, p)->before) k->before_norm_share = before > 0 ? before : u->before ? u->before : ALL;
