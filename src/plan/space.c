@@ -150,7 +150,9 @@ int space_share(const struct space *s, const struct point *p, int place)
 static enum reach reach_of_place(const struct space *s, int place)
 {
     const struct place *p = &s->places[place];
-    if (p->grad == TIER_DEVICE || s->request->pins.grad_tier != KNOB_OPEN) return REACH_NOTHING;
+    const struct knobs *pins = &s->request->pins;
+    if (p->before && pins->state_tier == KNOB_OPEN) return REACH_STATE; /* some of it leaves there */
+    if (p->grad == TIER_DEVICE || pins->grad_tier != KNOB_OPEN) return REACH_NOTHING;
     return p->forward ? REACH_STATE : REACH_ALL;
 }
 
@@ -521,11 +523,14 @@ struct knobs space_knobs(const struct space *s, const struct point *point)
 static int home_place(const struct space *s, int place)
 {
     const struct place *from = &s->places[place];
+    int found = place;
     for (int i = 0; i < s->nplaces && from->forward; i++) {
         const struct place *p = &s->places[i];
-        if (p->grad == TIER_DEVICE && !p->inside && !p->forward && p->zero == from->zero) return i;
+        if (p->inside || p->forward || p->zero != from->zero) continue;
+        if (p->grad == TIER_DEVICE) return i;
+        if (from->before) found = i; /* gradients are pinned elsewhere */
     }
-    return place;
+    return found;
 }
 
 struct point space_at_home(const struct space *s, const struct point *point)
