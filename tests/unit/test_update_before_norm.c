@@ -272,6 +272,35 @@ static void test_stopped_and_resumed(void **state)
     }
 }
 
+/* Where clipping binds in most steps the run re-plans without them, and where it does not bind for long with them, to the same bits. */
+static void test_clipping_that_binds(void **state)
+{
+    (void)state;
+    char keys[500], plain[200] = "training.max_grad_norm=1 model.intermediate_size=768";
+    struct run cpu, run;
+    double want = train_on_cpu(&cpu, plain, first);
+    for (int pinned = 0; pinned < 2; pinned++) {
+        struct fake *f = fake_open(LATE_STORES);
+        snprintf(keys, sizeof keys, BEFORE "%s %s", plain, shares[0]);
+        must(run_open(&run, &f->device, keys, false));
+        struct trainer *t = run.trainer;
+        struct knobs *pins = &t->runtime.request.pins;
+        assert_false(t->clipping.open); /* the key pins it */
+        if (!pinned) t->clipping.open = true, pins->before_norm_share = KNOB_OPEN;
+        t->clipping.patience = 1, t->clipping.rest = 1;
+        for (int step = 0; step < STEPS; step++) {
+            first(t, step);
+            must(trainer_advance(t, &err));
+            assert_int_equal(t->watch.changes, pinned ? 0 : step);
+            if (step == 1) assert_int_equal(t->runtime.plan.knobs.before_norm_share > 0, pinned);
+        }
+        assert_true(pinned || pins->before_norm_share == KNOB_OPEN);
+        assert_true(pinned || pins->micro_batch == 8);
+        assert_true(state_of(t) == want && same(&cpu, &run));
+        run_close(&run, &f->device);
+    }
+}
+
 /* A program for each half of the pairs, and one for the norm. */
 static void test_programs(void **state)
 {
@@ -317,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_stopped_and_resumed),
         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_clipping_that_binds),
     };
     return cmocka_run_group_tests(tests, rig_corpus_make, rig_corpus_drop);
 }
