@@ -21,7 +21,7 @@ static int flip_accumulation(struct trial *t)
     if (t->request->rows == 1) return -1;
     t->knobs.micro_batch = on ? t->request->rows : 1;
     t->knobs.accumulation = t->request->rows / t->knobs.micro_batch;
-    if (t->knobs.accumulation > 1) t->knobs.optimizer_in_backward = 0;
+    if (t->knobs.accumulation > 1) t->knobs.optimizer_in_backward = t->knobs.before_norm_share = 0;
     return on;
 }
 

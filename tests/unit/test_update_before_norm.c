@@ -143,6 +143,15 @@ static void change_budget(struct trainer *t, int step)
     if (step) must(trainer_replan(t, budgets[step == 1], &err));
 }
 
+/* Smaller micro-batches while memory is short: none is before the norm. */
+static void recut(struct trainer *t, int step)
+{
+    second(t, step);
+    struct replan wish = {.budget = t->runtime.request.budget, .micro_batch = 4};
+    if (step == 1) must(trainer_replan_as(t, &wish, &err));
+    if (step) assert_int_equal(t->runtime.plan.knobs.before_norm_share, 0);
+}
+
 static void evaluate(struct trainer *t, int step)
 {
     int64_t tokens;
@@ -185,11 +194,10 @@ static void test_between_two_steps(void **state)
     static const struct {
         const char *keys;
         event_between *event;
-    } cases[] = {{"training.mixed_precision=bf16", settle},
-                 {"model.intermediate_size=768", change_budget},
-                 {"training.eval_rows=4", evaluate},
-                 {"training.mixed_precision=fp32", break_weights},
-                 {"training.mixed_precision=fp16", overflow}};
+    } cases[] = {
+        {"training.mixed_precision=bf16", settle},        {"model.intermediate_size=768", change_budget},
+        {"training.mixed_precision=bf16", recut},         {"training.eval_rows=4", evaluate},
+        {"training.mixed_precision=fp32", break_weights}, {"training.mixed_precision=fp16", overflow}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int k = 0; k < SHARES; k++) {
             struct run cpu, run;
