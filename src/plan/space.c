@@ -408,12 +408,14 @@ static const struct updater_list {
     struct updater items[4];
 } updaters = {4, {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}}},
   forward_updaters = {4, {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}}},
-  before_updaters = {3, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}}};
+  before_updaters = {3, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}}},
+  pinned_updaters = {3, {{ALL}, {ALL * 3 / 4}, {ALL / 2}}}; /* the part before the norm is pinned */
 
 static const struct updater_list *updaters_at(const struct space *s, const struct point *p)
 {
     const struct place *place = place_at(s, p);
-    return place->before ? &before_updaters : place->forward ? &forward_updaters : &updaters;
+    if (place->before) return s->request->pins.before_norm_share > 0 ? &pinned_updaters : &before_updaters;
+    return place->forward ? &forward_updaters : &updaters;
 }
 
 static int count_updaters(const struct space *s, const struct point *p)
@@ -421,7 +423,9 @@ static int count_updaters(const struct space *s, const struct point *p)
     const struct plan_request *r = s->request;
     bool can = share_at(s, p).state > 0 && r->facts->lower_tier == TIER_HOST &&
                r->facts->host_bandwidth > 0 && r->host_updates;
-    return can && r->pins.host_share == KNOB_OPEN ? updaters_at(s, p)->count : 1;
+    bool open =
+        r->pins.host_share == KNOB_OPEN || (place_at(s, p)->before && r->pins.before_norm_share == KNOB_OPEN);
+    return can && open ? updaters_at(s, p)->count : 1;
 }
 
 static void apply_updater(const struct space *s, const struct point *p, struct knobs *k)
@@ -430,7 +434,8 @@ static void apply_updater(const struct space *s, const struct point *p, struct k
     bool host = share_at(s, p).state > 0 && s->request->facts->lower_tier == TIER_HOST;
     const struct updater *u = &updaters_at(s, p)->items[p->at[AXIS_UPDATER]];
     int64_t before = s->request->pins.before_norm_share;
-    k->host_share = count_updaters(s, p) > 1 ? u->host : host && pin > 0 ? pin : 0;
+    bool open = pin == KNOB_OPEN && count_updaters(s, p) > 1;
+    k->host_share = open ? u->host : host && pin > 0 ? pin : 0;
     if (place_at(s, p)->before) k->before_norm_share = before > 0 ? before : u->before ? u->before : ALL;
 }
 
