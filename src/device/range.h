@@ -22,6 +22,7 @@ struct device_range {
     bool first;     /* first micro-batch of a window: overwrites what later ones add to */
     bool pending;   /* only the updates that the loop begins with (pass_update.c, inside forward) */
     bool priming;   /* only stores that fill the host's copies of weights */
+    bool away;      /* which half of the host's pairs is valid (enum half) */
     bool timed;     /* its ops are timed (device_ops.time_op) */
     /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);
@@ -35,12 +36,13 @@ static inline bool device_accumulates(const struct device_range *range, const st
 }
 
 /* True for an op that does not run: a fetch in the first micro-batch, which overwrites the tensor; an update inside the loop in
- * later micro-batches; in a pending range all ops but updates; in a priming range all stores but those that prime, which run in
- * no other. */
+ * later micro-batches; in a pending range all ops but updates of the step before; in a priming range all stores but those that
+ * prime, which run in no other; ops for the other half of the host's pairs. */
 static inline bool device_skips(const struct device_range *range, const struct op *op)
 {
     if (op->attr.primes != range->priming) return true;
-    if (op->part == PART_UPDATE ? !range->first : range->pending) return true;
+    if (op->attr.half != HALF_ANY && (op->attr.half == HALF_AWAY) != range->away) return true;
+    if (op->part != PART_UPDATE || op->attr.guesses ? range->pending : !range->first) return true;
     return op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST && range->first;
 }
 

@@ -39,6 +39,7 @@ enum plim_status exec_open(struct exec *exec, struct device *device, const struc
                              device->ops->name, tier_name(lower_tier(tape, op)));
         bool known = op->attr.on_host ? device->ops->run_host && device_cpu_kernels()[op->kind]
                                       : device->kernels[op->kind] != NULL;
+        exec->pairs = exec->pairs || op->attr.half != HALF_ANY;
         if (op_computes(op) && !known)
             return plim_fail(err, PLIM_UNSUPPORTED, "device %s has no kernel for op %s", device->ops->name,
                              op_name(op->kind));
@@ -70,6 +71,7 @@ static struct device_range range_of(struct exec *exec, int begin, int end, int64
                                  .begin = begin,
                                  .end = end,
                                  .first = micro == 0,
+                                 .away = exec->away && begin < exec->tape->loop_end,
                                  .timed = exec->times && exec->device->ops->time_op,
                                  .collect = queue_exchange,
                                  .arg = exec};
@@ -289,7 +291,7 @@ static struct device_program *find_program(struct exec *exec, const struct devic
     for (int i = 0; i < exec->nprograms; i++) {
         struct exec_program *p = &exec->programs[i];
         if (p->begin == range->begin && p->end == range->end && p->first == range->first &&
-            p->timed == range->timed)
+            p->away == range->away && p->timed == range->timed)
             return p->program;
     }
     return NULL;
@@ -318,7 +320,8 @@ static enum plim_status program_of(struct exec *exec, int begin, int end, int64_
     if ((*out = find_program(exec, &range)) || exec->nprograms == EXEC_PROGRAMS) return PLIM_OK;
     enum plim_status status = device->ops->compile(device, &range, out, err);
     if (*out)
-        exec->programs[exec->nprograms++] = (struct exec_program){begin, end, range.first, range.timed, *out};
+        exec->programs[exec->nprograms++] =
+            (struct exec_program){begin, end, range.first, range.away, range.timed, *out};
     else
         exec->compiles = false;
     return status;
@@ -330,11 +333,24 @@ enum plim_status exec_prepare_later(struct exec *exec, struct plim_error *err)
     return program_of(exec, 0, exec->tape->loop_end, 1, &unused, err);
 }
 
+static enum plim_status prepare_first(struct exec *exec, struct plim_error *err)
+{
+    bool away = exec->away;
+    struct device_program *unused;
+    enum plim_status status = PLIM_OK;
+    for (int half = 0; half < (exec->pairs ? 2 : 1) && status == PLIM_OK; half++) {
+        exec->away = half ? !away : away;
+        status = program_of(exec, 0, exec->tape->loop_end, 0, &unused, err);
+    }
+    exec->away = away;
+    return status;
+}
+
 enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err)
 {
     const struct tape *tape = exec->tape;
     struct device_program *unused;
-    enum plim_status status = program_of(exec, 0, tape->loop_end, 0, &unused, err);
+    enum plim_status status = prepare_first(exec, err);
     if (status == PLIM_OK && later) status = exec_prepare_later(exec, err);
     return status == PLIM_OK ? program_of(exec, tape->loop_end, tape->nops, 0, &unused, err) : status;
 }

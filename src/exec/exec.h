@@ -24,7 +24,7 @@
 #define EXEC_FETCHES   16
 #define EXEC_STORES    16
 #define EXEC_EXCHANGES 32
-#define EXEC_PROGRAMS  4
+#define EXEC_PROGRAMS  6
 
 struct exec_span { /* bytes of the arena */
     const char *begin, *end;
@@ -53,10 +53,13 @@ struct exec {
     struct exec_program {
         int begin, end; /* ops */
         bool first;     /* of the first micro-batch of a window */
+        bool away;
         bool timed;
         struct device_program *program;
     } programs[EXEC_PROGRAMS];
     int nprograms;
+    /* Pairs of the host (tape/offload_pairs.c): there are some; the half that is valid now is the one that is not kept. */
+    bool pairs, away;
     bool compiles;      /* compile ranges before running them; set by exec_tune */
     double *op_seconds; /* by op kind, when the caller wants a profile; else NULL */
     /* By op: when it ran (exec/op_clock.h). While it is set, ops run as they do otherwise. NULL: nobody asks. */
@@ -83,7 +86,7 @@ void exec_fresh(struct exec *exec);
  * many times. Destroys the arena's contents outside kept tensors, and this exec's programs. */
 enum plim_status exec_tune(struct exec *exec, struct plim_error *err);
 
-/* Compiles everything that a run of the tape needs: with `later`, also the loop for micro-batches after the first,
+/* Compiles everything that a run of the tape needs, for either half of the host's pairs: with `later`, also the loop for micro-batches after the first,
  * and the update if the tape has one. Call it after exec_tune; nothing runs. */
 enum plim_status exec_prepare(struct exec *exec, bool later, struct plim_error *err);
 enum plim_status exec_prepare_later(struct exec *exec, struct plim_error *err); /* only that loop */
@@ -107,6 +110,11 @@ enum plim_status exec_pending(struct exec *exec, struct plim_error *err);
 /* Fills the host's copies of weights, which it needs for its updates inside forward (tape/offload_host.c). Pending updates keep
  * copies and parameters equal. Before a step with nothing pending call this: parameters may have changed in other ways. */
 enum plim_status exec_prime(struct exec *exec, struct plim_error *err);
+
+/* The other half of the host's pairs is valid from now on: the update of the step before is about to be made. (pairs.c) */
+void exec_turn_pairs(struct exec *exec);
+/* Makes the kept half of the host's pairs the valid one, for whoever reads kept tensors. */
+enum plim_status exec_pairs_home(struct exec *exec, struct plim_error *err);
 
 /* The address of a device tensor the host may write directly; NULL on a device with its own memory. */
 void *exec_host(const struct exec *exec, int tensor);

@@ -57,6 +57,7 @@ static const struct {
     {"training.gradient_checkpointing", PINS},
     {"training.loss_chunks", PINS},
     {"training.host_update", PINS},
+    {"training.update_before_norm", PINS},
     {"training.offload_layers", PINS},
     {"training.state_tier", TIERS},
     {"training.param_tier", TIERS},

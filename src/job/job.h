@@ -111,6 +111,7 @@ struct job_training {
     bool in_backward, in_forward;
     int state_tier, grad_tier, param_tier;
     int64_t offload_layers; /* layers whose activations wait in a GPU's host memory */
+    double before_norm;     /* share of those that it computes before the norm is known */
     double host_update;     /* share of the updates of state in host memory that the CPU computes */
     int64_t seed, eval_every, eval_rows, eval_batch, save_every, log_every;
     int eval_strategy, save_strategy; /* EVERY_EPOCH: see job_length */

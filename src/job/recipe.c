@@ -105,6 +105,7 @@ static struct offload_options offload_of(const struct tape *tape, const struct k
                                     .param_share = (int)knobs->param_share,
                                     .host_share = (int)knobs->host_share,
                                     .in_forward = knobs->optimizer_in_forward,
+                                    .before_norm = (int)knobs->before_norm_share,
                                     .disk_share = (int)knobs->disk_share};
 }
 
@@ -264,6 +265,7 @@ static enum plim_status place(const struct plan_request *request, const struct k
     const struct recipe r = recipe_for(request);
     struct offload_options offload = offload_of(tape, knobs);
     offload.once = knobs->accumulation == 1 && request->lengths <= 1;
+    if (!offload.once) offload.before_norm = 0; /* a gradient is whole in the last micro-batch alone */
     struct shard_options shard = shard_of(&r, request->facts, knobs);
     enum plim_status status = pass_shard(tape, &shard, err);
     if (status == PLIM_OK) status = pass_offload(tape, &offload, err);

@@ -227,8 +227,12 @@ static double operands_ready(struct clock *c, const struct op *op, bool computes
 {
     const struct op_row *row = op_row(op->kind);
     struct moment last = {0};
-    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++)
-        if (op->in[i] >= 0) put_off(c, &last, c->times[c->piece[op->in[i]]].ready);
+    for (int i = 0; i < OP_MAX_IN && row->in[i]; i++) {
+        if (op->in[i] < 0) continue;
+        put_off(c, &last, c->times[c->piece[op->in[i]]].ready);
+        /* of a gradient that has just come, whole */
+        if (op->attr.guesses) put_off(c, &last, c->times[tape_root(c->tape, op->in[i])].ready);
+    }
     for (int i = 0; i < OP_MAX_OUT && row->out[i]; i++) {
         if (op->out[i] < 0) continue;
         const struct piece_time *t = &c->times[c->piece[op->out[i]]];
@@ -257,6 +261,16 @@ static double disk_seconds(const struct device_facts *facts, double bytes, bool 
     return 2 * share * bytes / rate;
 }
 
+/* Bytes that an op of the host moves in its memory. Lines that are written in another place than they were read from are read first, and
+ * what is made again where clipping binds is left out: it seldom does. */
+static double host_op_bytes(const struct clock *c, const struct op *op)
+{
+    double bytes = op_cost_of(c->tape, op, c->bytes).bytes;
+    for (int i = 0; i < OP_MAX_OUT && op->attr.guesses; i++)
+        if (op->out[i] >= 0) bytes += c->bytes[op->out[i]];
+    return op->attr.redoes ? 0 : bytes;
+}
+
 static void run_op(struct clock *c, int index)
 {
     const struct op *op = &c->tape->ops[index];
@@ -275,7 +289,7 @@ static void run_op(struct clock *c, int index)
     }
     double bytes = op_moves(op) ? moved_bytes(c, op) : 0; /* at the host's end */
     if (lane == LANE_HOST) {
-        bytes = op_cost_of(c->tape, op, c->bytes).bytes;
+        bytes = host_op_bytes(c, op);
         end +=
             c->facts->host_op_seconds + (c->facts->host_bandwidth > 0 ? bytes / c->facts->host_bandwidth : 0);
         c->busy[lane] += end - start;
@@ -318,7 +332,8 @@ static bool is_idle(const struct clock *c, const struct op *op)
 {
     bool later =
         !c->once && op->kind == OP_QUANTISE8 && op->accumulate == ACC_AFTER_FIRST; /* few are the first */
-    return op->kind == OP_HOLD || op->attr.primes || later || (c->later && op->part == PART_UPDATE) ||
+    return op->kind == OP_HOLD || op->attr.primes || op->attr.half == HALF_AWAY || later ||
+           (c->later && op->part == PART_UPDATE) ||
            (c->once && op->kind == OP_FETCH && op->accumulate == ACC_AFTER_FIRST);
 }
 

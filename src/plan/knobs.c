@@ -22,6 +22,7 @@ const struct knob_row knob_rows[KNOB_COUNT] = {
     KNOB(state_tier, .form = KNOB_TIER, .key = "training.state_tier"),
     KNOB(state_share),
     KNOB(host_share, .key = "training.host_update"),
+    KNOB(before_norm_share, .key = "training.update_before_norm"),
     KNOB(grad_tier, .form = KNOB_TIER, .key = "training.grad_tier"),
     KNOB(param_tier, .form = KNOB_TIER, .key = "training.param_tier"),
     KNOB(param_share),

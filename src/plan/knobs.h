@@ -27,7 +27,9 @@ struct knobs {
     int64_t optimizer_in_forward;  /* 1: each parameter is updated before the next step's forward reads it */
     int64_t state_tier;            /* enum tier of moments and masters */
     int64_t state_share;           /* parts of the state on state_tier, out of OFFLOAD_SHARES */
-    int64_t host_share;  /* slices of offloaded state that the host's CPU updates, out of OFFLOAD_SHARES */
+    int64_t host_share; /* slices of offloaded state that the host's CPU updates, out of OFFLOAD_SHARES */
+    /* Part of what it updates that it updates before the norm is known, taking the clip not to bind; out of OFFLOAD_SHARES. */
+    int64_t before_norm_share;
     int64_t grad_tier;   /* enum tier where gradients wait between micro-batches */
     int64_t param_tier;  /* enum tier of parameters while no op reads them */
     int64_t param_share; /* parts of them on param_tier, out of OFFLOAD_SHARES */

@@ -265,7 +265,7 @@ enum plim_status oracle_ask(struct oracle *o, const struct knobs *k, struct plan
     enum plim_status status = find_parts(o, k, &p, err);
     if (status != PLIM_OK) return status;
     int64_t arena = p.update->kept + (p.loop->peak > p.update->peak ? p.loop->peak : p.update->peak);
-    plan_lines(o->request, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded,
+    plan_lines(o->request, k, arena, p.loop->own + p.update->own, p.loop->offloaded + p.update->offloaded,
                p.loop->on_disk || p.update->on_disk, out);
     out->tape = p.loop->tape + p.update->tape;
     out->step_seconds = (double)k->accumulation * p.loop->seconds + p.update->seconds;
@@ -277,7 +277,7 @@ static enum plim_status find_forward_update(struct oracle *o, const struct knobs
                                             struct plim_error *err)
 {
     struct knobs at = *k;
-    at.optimizer_in_forward = 0;
+    at.optimizer_in_forward = at.before_norm_share = 0;
     struct part_cost loop = {0}, update = {.key = update_key(o, &at)};
     update.key.optimizer_in_forward = 1;
     p->update = find(&o->updates, &update.key);
@@ -296,7 +296,7 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
 {
     struct parts p;
     struct knobs apart = *k;
-    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = apart.before_norm_share = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
     if (status == PLIM_OK && k->optimizer_in_forward) status = find_forward_update(o, k, &p, err);
     *out = 0;
@@ -304,7 +304,9 @@ enum plim_status oracle_least_inside(struct oracle *o, const struct knobs *k, do
         *out = fmax(*out, (double)k->accumulation * p.loop->busy[lane] + p.update->busy[lane]);
     if (!k->optimizer_in_forward || status != PLIM_OK) return status;
     /* The first micro-batch's forward does not end before what is fetched and what the host updates is there. */
-    double updates = fmax(p.update->busy[LANE_COPY_IN], p.update->busy[LANE_HOST]);
+    double early =
+        (double)(OFFLOAD_SHARES - k->before_norm_share) / OFFLOAD_SHARES; /* the others need not be */
+    double updates = fmax(p.update->busy[LANE_COPY_IN], p.update->busy[LANE_HOST] * early);
     double behind = (double)k->accumulation * p.loop->seconds - p.loop->forward;
     *out = fmax(*out, behind + fmax(updates, p.loop->forward));
     return status;
@@ -315,10 +317,10 @@ enum plim_status oracle_least_bytes(struct oracle *o, const struct knobs *k, str
 {
     struct parts p;
     struct knobs apart = *k;
-    apart.optimizer_in_forward = 0;
+    apart.optimizer_in_forward = apart.before_norm_share = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
     if (status != PLIM_OK) return status;
-    plan_lines(o->request, p.update->kept + p.loop->peak, p.loop->own, p.loop->offloaded, p.loop->on_disk,
+    plan_lines(o->request, k, p.update->kept + p.loop->peak, p.loop->own, p.loop->offloaded, p.loop->on_disk,
                out);
     out->tape = p.loop->tape;
     return PLIM_OK;
@@ -329,7 +331,7 @@ enum plim_status oracle_exchanges(struct oracle *o, const struct knobs *k, struc
 {
     struct parts p;
     struct knobs apart = *k;
-    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = apart.before_norm_share = 0;
     enum plim_status status = find_parts(o, &apart, &p, err);
     if (status == PLIM_OK)
         *out = (struct exchange_seconds){(double)k->accumulation * p.loop->busy[LANE_LINK],
@@ -341,10 +343,10 @@ enum plim_status oracle_kept(struct oracle *o, const struct knobs *k, struct pla
                              struct plim_error *err)
 {
     struct knobs apart = *k;
-    apart.optimizer_in_backward = apart.optimizer_in_forward = 0;
+    apart.optimizer_in_backward = apart.optimizer_in_forward = apart.before_norm_share = 0;
     struct knobs key = update_key(o, &apart);
     enum plim_status status = find(&o->updates, &key) ? PLIM_OK : look_for(o, &apart, true, false, err);
-    if (status == PLIM_OK) plan_lines(o->request, find(&o->updates, &key)->kept, 0, 0, false, out);
+    if (status == PLIM_OK) plan_lines(o->request, k, find(&o->updates, &key)->kept, 0, 0, false, out);
     return status;
 }
 

@@ -94,13 +94,14 @@ struct plan_own plan_own_all(const struct plan_request *request, const struct ta
     return own;
 }
 
-/* Device bytes outside the arena: the context, programs for further lengths, and what a large recorded step takes. */
-static int64_t device_overhead(const struct plan_request *request, int64_t own)
+/* Device bytes outside the arena: the context, programs for further lengths, and what a large recorded step takes. Its loop is
+ * recorded for either half of the host's pairs. */
+static int64_t device_overhead(const struct plan_request *request, int64_t own, bool pairs)
 {
     enum { PROGRAMS = 2 }; /* of a tape: a step's first pass begins sums, the others add to them */
     int64_t more = request->lengths > 1 ? PROGRAMS * (request->lengths - 1) : 0;
     const struct device_facts *facts = request->facts;
-    int64_t graph = facts->graph_share * own - FACTS_GRAPH_ROOM;
+    int64_t graph = facts->graph_share * (pairs ? 2 * own : own) - FACTS_GRAPH_ROOM;
     return (int64_t)(facts->overhead_bytes + facts->beyond_bytes) + more * (int64_t)facts->program_bytes +
            (graph > 0 ? graph : 0);
 }
@@ -110,10 +111,10 @@ static int64_t disk_buffers(const struct plan_request *request, bool on_disk)
     return on_disk ? facts_disk_buffers(request->facts) : 0;
 }
 
-void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
-                struct plan_bound *out)
+void plan_lines(const struct plan_request *request, const struct knobs *knobs, int64_t arena, int64_t own,
+                int64_t on_host, bool on_disk, struct plan_bound *out)
 {
-    int64_t device = arena + device_overhead(request, own);
+    int64_t device = arena + device_overhead(request, own, knobs->before_norm_share > 0);
     out->host = request->overhead + own + on_host + disk_buffers(request, on_disk), out->own = own;
     out->total = request->facts->unified_memory ? device + out->host : device;
 }
@@ -122,10 +123,10 @@ void plan_sum(struct plan *plan, const struct plan_request *request, int64_t are
 {
     struct plan_bound lines;
     bool on_disk = plan->layout.tier_bytes[TIER_DISK] > 0;
-    plan_lines(request, arena, own, plan->layout.tier_bytes[TIER_HOST], on_disk, &lines);
+    plan_lines(request, &plan->knobs, arena, own, plan->layout.tier_bytes[TIER_HOST], on_disk, &lines);
     plan->budget = request->budget;
     plan->overhead = request->overhead + own + disk_buffers(request, on_disk);
-    plan->beside_arena = device_overhead(request, own);
+    plan->beside_arena = device_overhead(request, own, plan->knobs.before_norm_share > 0);
     plan->device = arena + plan->beside_arena;
     plan->host = lines.host, plan->total = lines.total;
     plan->disk = plan->layout.tier_bytes[TIER_DISK];

@@ -110,8 +110,8 @@ struct knobs plan_compute_knobs(const struct knobs *knobs);
 
 /* Fills the two totals that are compared with the budgets. Inputs: the arena's bytes, the plan's own data structures,
  * bytes offloaded to the host, and whether disk buffers are needed. */
-void plan_lines(const struct plan_request *request, int64_t arena, int64_t own, int64_t on_host, bool on_disk,
-                struct plan_bound *out);
+void plan_lines(const struct plan_request *request, const struct knobs *knobs, int64_t arena, int64_t own,
+                int64_t on_host, bool on_disk, struct plan_bound *out);
 
 /* Sets the totals of a plan with a finished layout and an arena of this size. A budget of 0 means no limit: it fits. */
 void plan_sum(struct plan *plan, const struct plan_request *request, int64_t arena, int64_t own);

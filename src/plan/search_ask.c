@@ -250,7 +250,7 @@ enum plim_status search_above_host(struct search *s, struct point p, double *abo
         p.at[AXIS_UPDATER] = u;
         struct knobs k = space_knobs(&s->space, &p);
         if (k.optimizer_in_forward) { /* takes about as much of the host as updates after backward */
-            k.optimizer_in_forward = 0;
+            k.optimizer_in_forward = k.before_norm_share = 0;
             status = oracle_ask(&s->oracle, &k, &b, s->err);
         } else {
             status = search_ask(s, &p, &b);

@@ -69,11 +69,17 @@ enum plim_status search_name_clash(const struct plan_request *request, struct pl
     for (int i = count - 1; i >= 0; i--)
         strbuf_addf(&keys, "%s%s", limit_key(found[i]), i > 1 ? ", " : i == 1 ? " and " : "");
     bool forward = count == 1 && found[0] == KNOB_ROW(optimizer_in_forward);
+    bool before = count == 1 && found[0] == KNOB_ROW(before_norm_share);
     enum plim_status status =
-        forward      ? plim_fail(err, PLIM_BAD_INPUT,
-                                 "%s needs one rank, rows of one length, and a device whose ops run one by one; "
-                                      "remove it",
-                                 strbuf_text(&keys))
+        forward ? plim_fail(err, PLIM_BAD_INPUT,
+                            "%s needs one rank, rows of one length, and a device whose ops run one by one; "
+                            "remove it",
+                            strbuf_text(&keys))
+        : before
+            ? plim_fail(err, PLIM_BAD_INPUT,
+                        "%s needs one rank, the whole batch in one micro-batch, state and gradients in a "
+                        "GPU's host memory, and adamw or sgd; remove it",
+                        strbuf_text(&keys))
         : count == 0 ? plim_fail(err, PLIM_BAD_INPUT, "the pinned settings exclude each other")
         : count == 1
             ? plim_fail(err, PLIM_BAD_INPUT, "%s is not possible here; remove it", strbuf_text(&keys))

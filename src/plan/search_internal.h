@@ -24,7 +24,7 @@ struct search {
     const struct plan_request *request;
     const int *order; /* of the axes */
     struct space space;
-    bool last; /* which places are opened: those of space_is_last, or the others */
+    enum turn turn; /* of the places that are opened */
     struct oracle oracle;
     int64_t allowed; /* bytes; below the budget if packing exceeded its bound */
     struct box *boxes;

@@ -24,16 +24,28 @@ bool space_can_defer(const struct plan_request *r)
     return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
 }
 
+/* The host's updates may be made before the norm of one micro-batch's gradients. */
+static bool may_guess(const struct plan_request *r, const struct place *p, bool whole)
+{
+    bool host = r->facts->lower_tier == TIER_HOST && r->host_updates && r->pins.host_share != 0 &&
+                (r->facts->host_bandwidth > 0 || r->pins.host_share > 0);
+    return host && whole && p->grad == TIER_HOST;
+}
+
 /* Updates inside forward gain where the whole batch is computed at once and gradients leave with their state; other places need a pin. */
 static bool may_defer(const struct plan_request *r, const struct place *p, bool whole)
 {
     bool gains = whole && p->grad == TIER_HOST && r->facts->async_copies;
-    return space_can_defer(r) && (gains || r->pins.optimizer_in_forward == 1);
+    bool pinned = r->pins.optimizer_in_forward == 1 || (p->before && r->pins.before_norm_share > 0);
+    return space_can_defer(r) && (gains || pinned);
 }
 
-bool space_is_last(const struct space *s, int place)
+enum turn space_turn(const struct space *s, int place)
 {
-    return s->places[place].forward && s->request->pins.optimizer_in_forward != 1;
+    const struct place *p = &s->places[place];
+    const struct knobs *pins = &s->request->pins;
+    if (p->before) return pins->before_norm_share > 0 ? TURN_FIRST : TURN_BEFORE;
+    return p->forward && pins->optimizer_in_forward != 1 ? TURN_FORWARD : TURN_FIRST;
 }
 
 bool space_inside(const struct space *s, int place)
@@ -50,6 +62,8 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (!pin_allows(pins->optimizer_in_forward, p->forward)) return false;
     if (p->forward && !may_defer(r, p, whole)) return false;
+    if (p->before ? !may_guess(r, p, whole) || pins->before_norm_share == 0 : pins->before_norm_share > 0)
+        return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;
@@ -71,6 +85,7 @@ static bool share_is_allowed(const struct plan_request *r, const struct place *p
     bool may_early = share.param ? keeps_state && pins->param_tier > TIER_DEVICE
                                  : pins->grad_tier > TIER_DEVICE || keeps_state;
     if (early && !may_early) return false;
+    if (place->before && !share.state) return false; /* the host has nothing to update */
     if ((share.state || share.param) && lower == TIER_DEVICE) return false; /* there is none */
     if (share.param > 0 && r->facts->ranks > 1 && place->zero < ZERO_PARAMS) return false;
     if (share.param > 0 && share.state > 0 && share.state < OFFLOAD_SHARES) return false;
@@ -100,11 +115,11 @@ static void list_places(struct space *s)
 {
     const struct plan_request *r = s->request;
     for (int zero = 0; zero < ZERO_COUNT; zero++)
-        for (int when = 0; when < 3; when++) /* after backward, inside it, inside forward */
+        for (int when = 0; when < 4; when++) /* after backward, inside it, inside forward, before the norm */
             for (int lower = 0; lower < 2; lower++) {
                 if (lower && r->facts->lower_tier == TIER_DEVICE) continue;
                 enum tier grad = lower ? r->facts->lower_tier : TIER_DEVICE;
-                struct place p = {grad, when == 1, when == 2, (enum zero)zero};
+                struct place p = {grad, when == 1, when >= 2, when == 3, (enum zero)zero};
                 if (!place_is_allowed(r, &p) || !list_shares(r, &p, &s->shares[s->nplaces])) continue;
                 s->places[s->nplaces++] = p;
             }
@@ -135,7 +150,9 @@ int space_share(const struct space *s, const struct point *p, int place)
 static enum reach reach_of_place(const struct space *s, int place)
 {
     const struct place *p = &s->places[place];
-    if (p->grad == TIER_DEVICE || s->request->pins.grad_tier != KNOB_OPEN) return REACH_NOTHING;
+    const struct knobs *pins = &s->request->pins;
+    if (p->before && pins->state_tier == KNOB_OPEN) return REACH_STATE; /* some of it leaves there */
+    if (p->grad == TIER_DEVICE || pins->grad_tier != KNOB_OPEN) return REACH_NOTHING;
     return p->forward ? REACH_STATE : REACH_ALL;
 }
 
@@ -270,7 +287,9 @@ static enum plim_status list_micros(struct space *s, struct plim_error *err)
 static int count_micros(const struct space *s, const struct point *p)
 {
     if (s->reach < reach_of_place(s, p->at[AXIS_PLACE])) return 0;
-    if (!place_at(s, p)->inside && !space_is_last(s, p->at[AXIS_PLACE])) return s->nmicros;
+    const struct place *place = place_at(s, p);
+    bool whole = place->inside || place->before || space_turn(s, p->at[AXIS_PLACE]) != TURN_FIRST;
+    if (!whole) return s->nmicros;
     return s->micros[0] == s->request->rows; /* no gradient waits for another micro-batch */
 }
 
@@ -380,24 +399,44 @@ static void apply_fp8(const struct space *s, const struct point *p, struct knobs
 /* --- updates and prefetching ----------------------------------------------------------------------------------- */
 
 /* In slices of OFFLOAD_SHARES; the first entry takes the least device memory. */
-static const int updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 5 / 8, OFFLOAD_SHARES / 2, 0},
-                 forward_updaters[] = {OFFLOAD_SHARES, OFFLOAD_SHARES * 3 / 4, OFFLOAD_SHARES / 2, 0};
-static_assert(sizeof updaters == sizeof forward_updaters, "as many");
+struct updater {
+    int host, before; /* and of that, before the norm is known */
+};
+enum { ALL = OFFLOAD_SHARES };
+static const struct updater_list {
+    int count;
+    struct updater items[4];
+} updaters = {4, {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}}},
+  forward_updaters = {4, {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}}},
+  before_updaters = {3, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}}},
+  pinned_updaters = {3, {{ALL}, {ALL * 3 / 4}, {ALL / 2}}}; /* the part before the norm is pinned */
+
+static const struct updater_list *updaters_at(const struct space *s, const struct point *p)
+{
+    const struct place *place = place_at(s, p);
+    if (place->before) return s->request->pins.before_norm_share > 0 ? &pinned_updaters : &before_updaters;
+    return place->forward ? &forward_updaters : &updaters;
+}
 
 static int count_updaters(const struct space *s, const struct point *p)
 {
     const struct plan_request *r = s->request;
     bool can = share_at(s, p).state > 0 && r->facts->lower_tier == TIER_HOST &&
                r->facts->host_bandwidth > 0 && r->host_updates;
-    return can && r->pins.host_share == KNOB_OPEN ? (int)(sizeof updaters / sizeof *updaters) : 1;
+    bool open =
+        r->pins.host_share == KNOB_OPEN || (place_at(s, p)->before && r->pins.before_norm_share == KNOB_OPEN);
+    return can && open ? updaters_at(s, p)->count : 1;
 }
 
 static void apply_updater(const struct space *s, const struct point *p, struct knobs *k)
 {
     int64_t pin = s->request->pins.host_share;
     bool host = share_at(s, p).state > 0 && s->request->facts->lower_tier == TIER_HOST;
-    const int *shares = place_at(s, p)->forward ? forward_updaters : updaters;
-    k->host_share = count_updaters(s, p) > 1 ? shares[p->at[AXIS_UPDATER]] : host && pin > 0 ? pin : 0;
+    const struct updater *u = &updaters_at(s, p)->items[p->at[AXIS_UPDATER]];
+    int64_t before = s->request->pins.before_norm_share;
+    bool open = pin == KNOB_OPEN && count_updaters(s, p) > 1;
+    k->host_share = open ? u->host : host && pin > 0 ? pin : 0;
+    if (place_at(s, p)->before) k->before_norm_share = before > 0 ? before : u->before ? u->before : ALL;
 }
 
 /* Ranks exchange in every micro-batch, beside computing. */
@@ -489,11 +528,14 @@ struct knobs space_knobs(const struct space *s, const struct point *point)
 static int home_place(const struct space *s, int place)
 {
     const struct place *from = &s->places[place];
+    int found = place;
     for (int i = 0; i < s->nplaces && from->forward; i++) {
         const struct place *p = &s->places[i];
-        if (p->grad == TIER_DEVICE && !p->inside && !p->forward && p->zero == from->zero) return i;
+        if (p->inside || p->forward || p->zero != from->zero) continue;
+        if (p->grad == TIER_DEVICE) return i;
+        if (from->before) found = i; /* gradients are pinned elsewhere */
     }
-    return place;
+    return found;
 }
 
 struct point space_at_home(const struct space *s, const struct point *point)

@@ -44,6 +44,7 @@ struct place {
     enum tier grad;
     bool inside;  /* the optimizer runs inside backward */
     bool forward; /* or inside the next step's forward */
+    bool before;  /* and of that, the host's part during backward, before the norm is known */
     enum zero zero;
 };
 
@@ -52,7 +53,7 @@ struct share {
     int state, param;
 };
 
-enum { SPACE_PLACES = 6 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
+enum { SPACE_PLACES = 8 * ZERO_COUNT, SPACE_MICROS = 24, SPACE_SHARES = 2 * (OFFLOAD_SHARES + 1) };
 
 /* Things that may leave the device: none; state or activations; parameters and gradients too, without activations; everything at once,
  * where nothing else fits. */
@@ -108,8 +109,10 @@ enum reach space_reach(const struct space *space, const struct point *point);
 /* True if updates can wait for the next step's forward. */
 bool space_can_defer(const struct plan_request *request);
 
-/* True if the search looks into this place last: updates inside the next step's forward, unless they are pinned. */
-bool space_is_last(const struct space *space, int place);
+/* When the search looks into this place: updates inside the next step's forward last, and behind those the ones before the norm,
+ * unless they are pinned. */
+enum turn { TURN_FIRST, TURN_FORWARD, TURN_BEFORE, TURNS };
+enum turn space_turn(const struct space *space, int place);
 
 /* True if updates in this place run inside the loop: inside backward or forward. */
 bool space_inside(const struct space *space, int place);

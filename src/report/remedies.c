@@ -132,7 +132,8 @@ static bool hopeless(const struct attempt *a, const struct plan_request *r)
     struct knobs knobs = tightest(r);
     bool may_leave = r->facts->async_copies && !r->facts->unified_memory &&
                      r->pins.offload_layers == KNOB_OPEN && r->pins.full_layers <= 0;
-    if (r->pins.optimizer_in_backward == 1 || r->pins.optimizer_in_forward == 1)
+    if (r->pins.optimizer_in_backward == 1 || r->pins.optimizer_in_forward == 1 ||
+        r->pins.before_norm_share > 0)
         return false;                 /* that is another tape */
     if (r->search_line) return false; /* a bound is not made under a line, a search is */
     if (!is_beyond(a, r, &knobs)) return false;

@@ -201,6 +201,10 @@ void report_places(const struct plan_report *r, struct strbuf *out)
         strbuf_add(out, ", updated there");
     else if (k->host_share > 0)
         strbuf_addf(out, ", %d %% of its updates made there", percent(k->host_share));
+    if (k->before_norm_share >= OFFLOAD_SHARES)
+        strbuf_add(out, " before the norm is known");
+    else if (k->before_norm_share > 0)
+        strbuf_addf(out, ", %d %% of that before the norm is known", percent(k->before_norm_share));
     if (k->grad_tier != TIER_DEVICE) strbuf_addf(out, ", gradients wait on %s", tier_phrase(k->grad_tier));
     char activations[64];
     strbuf_add(out, knobs_activations_text(k, activations, sizeof activations));

@@ -21,7 +21,7 @@ static int flip_accumulation(struct trial *t)
     if (t->request->rows == 1) return -1;
     t->knobs.micro_batch = on ? t->request->rows : 1;
     t->knobs.accumulation = t->request->rows / t->knobs.micro_batch;
-    if (t->knobs.accumulation > 1) t->knobs.optimizer_in_backward = 0;
+    if (t->knobs.accumulation > 1) t->knobs.optimizer_in_backward = t->knobs.before_norm_share = 0;
     return on;
 }
 
@@ -45,7 +45,7 @@ static int flip_chunks(struct trial *t)
 static int flip_in_backward(struct trial *t)
 {
     if (t->request->needs_global_norm || t->knobs.accumulation > 1) return -1;
-    t->knobs.optimizer_in_forward = 0;
+    t->knobs.optimizer_in_forward = t->knobs.before_norm_share = 0;
     t->knobs.optimizer_in_backward = !t->knobs.optimizer_in_backward;
     return !t->knobs.optimizer_in_backward;
 }
@@ -55,7 +55,9 @@ static int flip_state_tier(struct trial *t)
     bool on = t->knobs.state_tier != TIER_DEVICE;
     t->knobs.state_tier = on ? TIER_DEVICE : t->request->facts->lower_tier;
     t->knobs.state_share = on ? 0 : OFFLOAD_SHARES;
-    if (on) t->knobs.host_share = 0, t->knobs.param_tier = TIER_DEVICE, t->knobs.param_share = 0;
+    if (on)
+        t->knobs.host_share = t->knobs.before_norm_share = 0, t->knobs.param_tier = TIER_DEVICE,
+        t->knobs.param_share = 0;
     return on;
 }
 

@@ -250,7 +250,8 @@ static enum plim_status recut(const struct runtime *rt, const struct plan_reques
     if (rt->reserve_used) exact.overhead -= rt->reserve;
     exact.search_line = 0;
     knobs.micro_batch = micro_batch, knobs.accumulation = request->rows / micro_batch;
-    if (knobs.accumulation > 1) knobs.optimizer_in_backward = 0; /* gradients wait for other micro-batches */
+    if (knobs.accumulation > 1) /* gradients wait for other micro-batches */
+        knobs.optimizer_in_backward = knobs.before_norm_share = 0;
     if (knobs.loss_chunks > finest) knobs.loss_chunks = finest;
     enum plim_status status = plan_make(&exact, &knobs, next, err);
     bool useless = micro_batch < rt->plan.knobs.micro_batch && next->total >= rt->plan.total;

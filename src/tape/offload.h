@@ -70,7 +70,7 @@ void near_settle(struct near_updates *n, struct tape *tape);
 
 #define HOST_STAGES  4 /* slices in progress: one comes down, one is computed, two wait to go up */
 #define HOST_RETURNS (HOST_STAGES - 2)
-#define HOST_COPIES  2 /* scalars and clip */
+#define HOST_COPIES  3 /* scalars, of this step and the one before, and clip */
 
 struct host_updates {
     bool early; /* updates inside forward: weights have copies on the host, and slices no stages */
@@ -81,8 +81,15 @@ struct host_updates {
     struct host_return {
         const struct op *like; /* points to the ops before the pass */
         int from, to;
+        enum half half;
     } * returns;
     int returned, nreturns, cap;
+    /* Updates before the norm, by their gradient (offload_pairs.c). */
+    struct host_pair {
+        int grad;
+        struct op ops[2]; /* from home, from away */
+    } * pairs;
+    int npairs, pair_cap;
 };
 
 /* True if the CPU can do this update. Its state, if any, must be in host memory. */
@@ -97,6 +104,22 @@ void host_return(struct host_updates *h, struct tape *tape, const struct op *op)
 /* Emits the copies of all remaining weights. */
 void host_finish(struct host_updates *h, struct tape *tape);
 void host_release(struct host_updates *h);
+/* Rows [first, first + rows) of an update as an op of the host; *near: the rows of the parameter that it changes a copy of, or -1. */
+struct op host_op(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows,
+                  int *near);
+/* Where a small operand is on the host; it comes down when it is first asked for. */
+int host_copy_of(struct host_updates *h, struct tape *tape, const struct op *op, int id);
+/* A weight returns to the device before it is read. */
+void host_return_later(struct host_updates *h, struct tape *tape, const struct host_return *r);
 /* True if the host's part of this update needs nothing from the device but a clip value and scalars: it may run at any time before
  * the parameter is read. */
 bool host_is_early(const struct host_updates *h, const struct tape *tape, const struct op *op);
+
+/* --- offload_pairs.c: the host updates before the norm is known ----------------------------------------------- */
+
+/* True if an early update can be made before the norm: the device has the parameter. */
+bool pair_can_update(const struct tape *tape, const struct op *op);
+/* Emits what ends the update of the step before, and remembers the update itself. */
+void pair_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows);
+/* Emits the updates with this gradient, which is on the host for good. */
+void pair_begin(struct host_updates *h, struct tape *tape, int grad);

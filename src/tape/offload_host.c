@@ -75,8 +75,7 @@ void host_begin(struct host_updates *h, struct tape *tape, const struct op *ops,
         h->stage[i] = most ? host_tensor(tape, "update.stage", DT_U8, most) : -1;
 }
 
-/* Where a small operand is on the host; it comes down when it is first asked for. */
-static int copy_of(struct host_updates *h, struct tape *tape, const struct op *op, int id)
+int host_copy_of(struct host_updates *h, struct tape *tape, const struct op *op, int id)
 {
     for (int i = 0; i < h->ncopies; i++)
         if (h->copied[i] == id) return h->copy[i];
@@ -106,7 +105,7 @@ static int weights_copy(struct tape *tape, const struct op *op, int rows)
     return copy;
 }
 
-static void return_later(struct host_updates *h, struct tape *tape, const struct op *like, int from, int to)
+void host_return_later(struct host_updates *h, struct tape *tape, const struct host_return *r)
 {
     if (h->nreturns == h->cap) {
         int cap = h->cap ? 2 * h->cap : 64;
@@ -117,13 +116,14 @@ static void return_later(struct host_updates *h, struct tape *tape, const struct
         }
         h->returns = more, h->cap = cap;
     }
-    h->returns[h->nreturns++] = (struct host_return){like, from, to};
+    h->returns[h->nreturns++] = *r;
 }
 
 static void return_first(struct host_updates *h, struct tape *tape)
 {
     const struct host_return *r = &h->returns[h->returned++];
     offload_move(tape, r->like, OP_FETCH, r->from, r->to);
+    if (!tape->failed) tape->ops[tape->nops - 1].attr.half = (unsigned char)r->half;
 }
 
 static bool returns_to(const struct host_updates *h, const struct tape *tape, int root)
@@ -147,39 +147,49 @@ void host_finish(struct host_updates *h, struct tape *tape)
     while (h->returned < h->nreturns) return_first(h, tape);
 }
 
-void host_release(struct host_updates *h) { free(h->returns); }
+void host_release(struct host_updates *h) { free(h->returns), free(h->pairs); }
 
-void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
+struct op host_op(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows,
+                  int *near)
 {
     struct op here = *op;
     bool early = host_is_early(h, tape, op);
-    int near = -1, stage = h->stage[h->next];
+    int stage = h->stage[h->next];
     int64_t used = 0;
+    *near = -1;
     here.attr.on_host = true, here.attr.first += offload_first(tape, op, first);
     for (int k = 0; k < OP_MAX_IN; k++) {
         if (op->in[k] < 0) continue;
         int id = offload_is_cut(op, k) ? offload_view(tape, op, k, offload_part(tape, op, k, first, rows))
-                                       : copy_of(h, tape, op, op->in[k]);
+                                       : host_copy_of(h, tape, op, op->in[k]);
         if (!is_offloaded(tape, id) && early) {
-            near = id;
+            *near = id;
             id = weights_copy(tape, op, id);
         } else if (!is_offloaded(tape, id)) {
             int view = stage_view(tape, stage, id, used);
             used += align_up(tensor_bytes(&tape->tensors[id]));
             offload_move(tape, op, OP_STORE, id, view);
-            if (k == UPDATE_P) near = id;
+            if (k == UPDATE_P) *near = id;
             id = view;
         }
         here.in[k] = id;
         for (int o = 0; o < OP_MAX_OUT; o++)
             if (op->out[o] == op->in[k]) here.out[o] = id;
     }
+    return here;
+}
+
+void host_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
+{
+    int near;
+    struct op here = host_op(h, tape, op, first, rows, &near);
     tape_append(tape, &here);
-    if (!early) {
+    if (!host_is_early(h, tape, op)) {
         h->next = (h->next + 1) % HOST_STAGES;
         /* Every slice takes a stage, so every slice lets one go that is due. */
         int due = h->nreturns - h->returned;
         if (due == HOST_RETURNS || (near < 0 && due)) return_first(h, tape);
     }
-    if (near >= 0) return_later(h, tape, op, here.out[UPDATE_NEW_P], near);
+    if (near >= 0)
+        host_return_later(h, tape, &(struct host_return){op, here.out[UPDATE_NEW_P], near, HALF_ANY});
 }

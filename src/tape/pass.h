@@ -155,6 +155,8 @@ struct offload_options {
     bool once; /* a step has one micro-batch: no gradient is fetched to be added to */
     /* Updates inside forward: those by the host that need nothing from the device are made as early as possible. */
     bool in_forward;
+    /* Part of each of them that is made before the norm is known, out of OFFLOAD_SHARES; one micro-batch (offload_pairs.c). */
+    int before_norm;
     /* Below host memory: parts that are on disk, out of OFFLOAD_SHARES parts of the state and then as many of the
      * parameters that leave the device. */
     int disk_share;

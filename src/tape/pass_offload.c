@@ -256,12 +256,17 @@ static void come_near(struct loop_copies *c, struct tape *tape, const struct op 
     if (overwrites && !tape->failed) tape->ops[tape->nops - 1].accumulate = ACC_AFTER_FIRST;
 }
 
-/* The square of a gradient, if nothing adds to it any more. */
+/* Does nothing add to this gradient any more, behind the last op of this phase that touches it? */
+static bool is_whole(const struct loop_copies *c, const struct op *like, int grad)
+{
+    return phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][grad] < 0;
+}
+
+/* The square of a gradient, if it is whole. */
 static void square(struct tape *tape, struct loop_copies *c, const struct op *old, int index, int grad)
 {
     const struct op *like = &old[index];
-    bool whole = phase_of(like) == PHASE_BACKWARD || c->last[PHASE_BACKWARD][grad] < 0;
-    if (c->square[grad] < 0 || !whole) return;
+    if (c->square[grad] < 0 || !is_whole(c, like, grad)) return;
     struct op op = old[c->square[grad]];
     op.part = like->part, op.layer = like->layer;
     if (c->near[grad] >= 0) op.in[SUMSQ_GRAD] = c->near[grad];
@@ -309,12 +314,30 @@ struct rewrite {
     struct near_updates near;
     struct host_updates host;
     int owed; /* to the host, in parts of a slice */
+    int late; /* the gradient that is whole last of all: where it is, nothing is left of backward that an update could run beside */
 };
 
-/* The last rows of a parameter, which the host updates early, at once. */
+static int64_t update_rows(const struct rewrite *r, const struct op *op)
+{
+    return op->part == PART_UPDATE ? offload_rows(r->tape, op, r->options->slice_bytes) : 0;
+}
+
+/* The last rows of a parameter, which the host updates early, at once. A late one has all of forward wait for it, so device and
+ * host share it. */
 static int64_t early_rows(const struct rewrite *r, const struct op *op)
 {
-    return r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0] * r->options->host_share / OFFLOAD_SHARES;
+    int share = r->options->host_share;
+    if (op->in[UPDATE_G] == r->late && share > OFFLOAD_SHARES / 2) share = OFFLOAD_SHARES / 2;
+    return r->tape->tensors[op->in[UPDATE_SHAPE]].dim[0] * share / OFFLOAD_SHARES;
+}
+
+static int late_gradient(const struct tape *tape, const struct loop_copies *copies)
+{
+    int late = -1, last = -1;
+    for (int i = 0; i < tape->ntensors; i++)
+        if (tape->tensors[i].cls == CLASS_GRAD && copies->last[PHASE_BACKWARD][i] > last)
+            late = i, last = copies->last[PHASE_BACKWARD][i];
+    return late;
 }
 
 /* An update with offloaded operands: slices, the host's share of them evenly among the device's. */
@@ -333,11 +356,6 @@ static void emit_update(struct rewrite *r, const struct op *op, int64_t per)
             near_update(&r->near, r->tape, op, first, rows);
         }
     }
-}
-
-static int64_t update_rows(const struct rewrite *r, const struct op *op)
-{
-    return op->part == PART_UPDATE ? offload_rows(r->tape, op, r->options->slice_bytes) : 0;
 }
 
 /* Moments and masters, which nothing but their update touches, are all that this one fetches. */
@@ -365,7 +383,21 @@ static void emit_early(struct rewrite *r, const struct op *old, int nops)
     for (int i = 0; i < nops; i++) {
         if (!update_rows(r, &old[i]) || !host_is_early(&r->host, r->tape, &old[i])) continue;
         int64_t all = r->tape->tensors[old[i].in[UPDATE_SHAPE]].dim[0], rows = early_rows(r, &old[i]);
-        if (rows > 0) host_update(&r->host, r->tape, &old[i], all - rows, rows);
+        int64_t before = rows * r->options->before_norm / OFFLOAD_SHARES;
+        if (!pair_can_update(r->tape, &old[i]) || old[i].in[UPDATE_G] == r->late) before = 0;
+        if (before > 0) pair_update(&r->host, r->tape, &old[i], all - before, before);
+        if (rows > before) host_update(&r->host, r->tape, &old[i], all - rows, rows - before);
+    }
+}
+
+/* The host begins its updates before the norm behind the copy of their gradient. */
+static void emit_before_norm(struct rewrite *r, const struct loop_copies *copies, const struct op *ops, int i)
+{
+    const struct op *op = &ops[i];
+    for (int o = 0; o < OP_MAX_OUT && r->host.npairs; o++) {
+        int id = op->out[o];
+        bool last = id >= 0 && is_offloaded(r->tape, id) && copies->last[phase_of(op)][id] == i;
+        if (last && is_whole(copies, op, id)) pair_begin(&r->host, r->tape, id);
     }
 }
 
@@ -376,6 +408,7 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
     int loop_end = tape->loop_end;
     r.host.early = options->in_forward && options->host_share;
     if (options->host_share) host_begin(&r.host, tape, old, nops, options->slice_bytes);
+    r.late = options->before_norm ? late_gradient(tape, copies) : -1;
     if (r.host.early) emit_early(&r, old, nops);
     for (int i = 0; i <= nops; i++) {
         int64_t per = i < nops ? update_rows(&r, &old[i]) : 0;
@@ -390,9 +423,10 @@ static void rewrite(struct tape *tape, const struct offload_options *options, st
         if (i < nops && i >= loop_end && squares_early(tape, options, &old[i])) continue;
         if (per > 0)
             emit_update(&r, &old[i], per);
-        else if (i < nops && copies->touches[i])
+        else if (i < nops && copies->touches[i]) {
             emit_in_loop(tape, copies, old, i);
-        else if (i < nops)
+            if (i < loop_end) emit_before_norm(&r, copies, old, i);
+        } else if (i < nops)
             tape_append(tape, &old[i]);
     }
     host_release(&r.host);

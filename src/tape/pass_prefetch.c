@@ -84,8 +84,9 @@ struct distance {
 
 static int lead_of(const struct tape *tape, const struct op *op, const struct distance *d)
 {
+    bool there = op->attr.half != HALF_ANY; /* the host has updated it in backward */
     if (op->part == PART_UPDATE && op->kind == OP_FETCH)
-        return is_kept(tape, op->in[MOVE_FROM]) ? d->state : d->weights;
+        return there || is_kept(tape, op->in[MOVE_FROM]) ? d->state : d->weights;
     return op->kind == OP_FETCH ? d->fetch : op->kind == OP_GATHER ? d->gather : 0;
 }
 
@@ -143,7 +144,9 @@ static int find_keys(struct spread *s, const struct op *ops, int begin, int end,
     for (int i = begin; i < end; i++) {
         const struct op *op = &ops[i];
         int key = 2 * computed, lag = lag_of(s->tape, op, d);
-        if (!op_moves(op) && !is_exchange(op)) {
+        if (op->attr.guesses) {
+            ; /* behind the copy of its gradient, and no op that others count by */
+        } else if (!op_moves(op) && !is_exchange(op)) {
             for (int o = 0; o < OP_MAX_OUT && op->attr.on_host; o++)
                 if (op->out[o] >= 0) written(s, op->out[o], key + 2);
             key++, computed++;

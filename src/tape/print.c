@@ -26,7 +26,12 @@ static void put_op(const struct tape *tape, int index, struct strbuf *out)
         strbuf_addf(out, " %3d", op->layer);
     else
         strbuf_addf(out, "   -");
-    strbuf_addf(out, "  %-11s%s", op_name(op->kind), op->attr.on_host ? " (host)" : "");
+    static const char *const halves[] = {"", " [home]", " [away]"}; /* it runs while that one is valid */
+    strbuf_addf(out, "  %-11s%s%s%s", op_name(op->kind), op->attr.on_host ? " (host)" : "",
+                op->attr.guesses  ? " (before the norm)"
+                : op->attr.redoes ? " (if clipped)"
+                                  : "",
+                halves[op->attr.half]);
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (op->out[i] >= 0) put_operand(tape, op->out[i], out);
     strbuf_addf(out, op->accumulate == ACC_ADD ? " +=" : op->accumulate == ACC_AFTER_FIRST ? " (+)=" : " <-");

@@ -117,6 +117,9 @@ enum activation {
     ACTIVATION_COUNT
 };
 
+/* State of which there are two in host memory: the kept tensors, and what is not kept. One of them is valid. */
+enum half { HALF_ANY, HALF_HOME, HALF_AWAY };
+
 /* Ranks that take part in an exchange: all, those of a node, or those with the same number on every node. */
 enum among { AMONG_ALL, AMONG_NODE, AMONG_NODES };
 
@@ -180,6 +183,10 @@ struct op_attr {
     bool on_host;     /* computed by the CPU of a device with its own memory, on operands in host memory */
     bool behind;      /* of a store: it may run until the hold that follows */
     bool primes;      /* of a store: it only runs before the first of several steps (exec_prime) */
+    /* Updates by the host before the norm is known (tape/offload_pairs.c). */
+    bool guesses;       /* the clip is taken not to bind */
+    bool redoes;        /* does nothing where that was right, or where the step is skipped */
+    unsigned char half; /* enum half: it only runs while this half is valid */
 };
 
 struct op {

@@ -237,6 +237,7 @@ static enum plim_status finish_step(struct trainer *t, struct train_event *event
         status = exec_read(&t->runtime.exec, t->clip, clip, 0, sizeof clip, err);
     if (status != PLIM_OK) return status;
     finite = finite && clip[CLIP_FINITE] != 0;
+    if (finite && t->clip >= 0) trainer_clip_note(t, clip);
     if (finite) status = trainer_leave_pending(t, err);
     if (status != PLIM_OK) return status;
     event->grad_norm = clip[CLIP_NORM];
@@ -433,6 +434,7 @@ static enum plim_status prepare_step(struct trainer *t, struct plim_error *err)
     enum plim_status status = change_budget(t, err);
     if (status == PLIM_OK) status = trainer_obey(t, err);
     if (status == PLIM_OK) status = trainer_adapt(t, err);
+    if (status == PLIM_OK) status = trainer_clip_mind(t, err);
     t->watch.seconds += thread_seconds(t);
     return status;
 }

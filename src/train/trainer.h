@@ -156,8 +156,16 @@ struct trainer {
     struct numerics numerics;
     /* Tensors that the host accesses, by role; looked up after each re-plan. */
     int scalars, loss, clip, preference;
-    int update_scalars;               /* of updates inside forward; -1: the plan has none */
-    bool pending;                     /* the last step's updates wait for the next forward */
+    int update_scalars; /* of updates inside forward; -1: the plan has none */
+    bool pending;       /* the last step's updates wait for the next forward */
+    struct clip_watch {
+        bool open;     /* the planner chooses whether there are updates before the norm */
+        bool given_up; /* a plan without them was made */
+        int bound;     /* steps that were clipped more than others */
+        int64_t free;  /* consecutive steps that were not */
+        int patience;  /* of those, and of these, until the run re-plans */
+        int64_t rest;
+    } clipping;
     float step_scalars[SCALAR_COUNT]; /* of the current step */
     bool drops;                       /* the tape has dropout */
     struct router router;
@@ -273,6 +281,16 @@ enum plim_status trainer_begin_pending(struct trainer *trainer, struct plim_erro
 enum plim_status trainer_leave_pending(struct trainer *trainer, struct plim_error *err);
 /* Makes the updates that wait for the next step's forward, if any: parameters and state are then those of the last step. */
 enum plim_status trainer_settle(struct trainer *trainer, struct plim_error *err);
+
+/* --- updates before the norm, by how often clipping binds (trainer_clip.c) --- */
+
+enum { CLIP_PATIENCE = 24, CLIP_REST = 256 };
+/* When the first plan is made. */
+void trainer_clip_open(struct trainer *trainer);
+/* After a step that was not skipped. */
+void trainer_clip_note(struct trainer *trainer, const float clip[CLIP_COUNT]);
+/* Between two steps: re-plans if it is time. */
+enum plim_status trainer_clip_mind(struct trainer *trainer, struct plim_error *err);
 
 /* False inside another program, whose memory is not the run's. */
 bool trainer_owns_process(const struct trainer *trainer);

@@ -245,6 +245,7 @@ static enum plim_status open_runtime(struct trainer *t, struct device *device, s
         status = corpus_evaluator(&t->corpus, t->corpus.validation, &t->evaluator, err);
     if (status != PLIM_OK) return status;
     trainer_tell(t, &(struct train_event){.kind = TRAIN_PLANNED});
+    trainer_clip_open(t);
     t->stage = STAGE_COMMIT;
     status = runtime_commit(&t->runtime, err);
     if (status == PLIM_OK) note_disk(t, measured);

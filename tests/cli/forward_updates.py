@@ -74,6 +74,29 @@ def moving(path):
     plim.ok(moved == whole and have == want and train.replans == 2, f"a budget that moves {why}")
 
 
+def before(path):
+    """Updates before the norm: found, pinned and forbidden; what they take of the host; where they are refused."""
+    pin = lambda *words: [x for word in words for x in ("--set", f"training.{word}")]
+    plan = lambda *words: plim.plan(path, "--device", "h200", "--budget", "2GiB", *pin("state_tier=host", "grad_tier=host", "host_update=1", *words))[0]
+    never, always, found = plan("update_before_norm=0", "optimizer_in_forward=true"), plan("update_before_norm=1"), plan()
+    shares = [p["knobs"]["before_norm_share"] for p in (never, always, found)]
+    plim.ok(shares[:2] == [0, 16] and shares[2] > 0, f"before the norm: shares {shares}")
+    ms = [p["predicted"]["step_ms"] for p in (never, always, found)]
+    plim.ok(ms[2] < ms[0] and ms[2] <= ms[1], f"before the norm: faster by the clock where it is found {ms}")
+    state = 10 * always["parameters"]  # two f32 moments and half a master; weights twice
+    more = always["peak_bytes"]["host"] - never["peak_bytes"]["host"]
+    plim.ok(0.6 * state < more < 1.3 * state, f"before the norm: {more} bytes more of the host, {state} of state")
+    text = plim.run("plan", path, "--device", "h200", "--budget", "2GiB", *pin("grad_tier=host", "update_before_norm=1")).stdout
+    plim.ok("before the norm is known" in text, "before the norm: the plan's text names it")
+    for words, told in ((("update_before_norm=1", "micro_batch_size=1"), "training.micro_batch_size and training.update_before_norm exclude each other"),
+                        (("update_before_norm=1", "optimizer=adafactor"), "training.update_before_norm needs one rank"),
+                        (("update_before_norm=2",), "training.update_before_norm")):
+        result = plim.run("plan", path, "--device", "h200", *pin(*words))
+        plim.ok(result.returncode not in (0, 3) and told in result.stderr and result.stderr.count("\n") == 1, f"before the norm, refused: {words}: {result.stderr.strip()}")
+    result = plim.run("plan", path, "--device", "cpu-4gb", *pin("state_tier=disk", "update_before_norm=1"))
+    plim.ok(result.returncode not in (0, 3) and "training.update_before_norm" in result.stderr, f"before the norm: refused by a CPU {result.stderr.strip()}")
+
+
 def planned(folder):
     path = plim.job(folder, model__hidden_size=1024, model__intermediate_size=4096, model__num_layers=8, model__vocab_size=32000, data__max_length=512,
                     training__batch_size=8, training__mixed_precision="bf16", training__max_grad_norm=1, training__state_tier="host")
@@ -82,6 +105,7 @@ def planned(folder):
     plim.ok(not after["knobs"]["optimizer_in_forward"] and forward["knobs"]["optimizer_in_forward"], "a knob of the plan")
     plim.ok(forward["predicted"]["step_ms"] < after["predicted"]["step_ms"], "state on the host: faster by the clock")
     plim.ok(after["predicted"]["in_forward_ms"] < after["predicted"]["step_ms"] and "in_forward_ms" not in forward["predicted"], "and the plan without it says so")
+    before(path)
     text = plim.run("plan", path, "--device", "h200", "--budget", "8GiB", *FORWARD).stdout
     plim.ok("inside the next step's forward" in text, "the plan's text names it")
     for args, word in ((["--ranks", "2"], "training.optimizer_in_forward needs one rank"), (["--set", "training.optimizer_in_backward=true", "--set", "training.max_grad_norm=0"], "exclude each other"),

@@ -14,7 +14,7 @@ SHAPE = {
     "peak_bytes": {"total": int, "device": int, "host": int, "disk": int},
     "knobs": {"micro_batch": int, "accumulation": int, "recompute": str, "loss_chunks": int, "precision": str,
               "optimizer": str, "state_tier": str, "grad_tier": str, "optimizer_in_backward": bool, "optimizer_in_forward": bool,
-              "param_tier": str, "state_share": int, "param_share": int, "host_share": int, "offload_layers": int, "prefetch_ops": int, "keep_fp8": bool},
+              "param_tier": str, "state_share": int, "param_share": int, "host_share": int, "before_norm_share": int, "offload_layers": int, "prefetch_ops": int, "keep_fp8": bool},
     "predicted": {"step_ms": (int, float), "tokens_per_s": (int, float)},
 }
 CLASSES = {"param", "master", "grad", "state", "act", "work", "kv", "io", "slack", "overhead"}

@@ -42,4 +42,15 @@ with tempfile.TemporaryDirectory() as folder:
                 arenas = [r.of("plan")[0]["arena_bytes"] if r.of("plan") else 0 for r in (near, far)]
                 if "offload_layers" in tiers and "one layer" in name: continue  # backward begins with the only one
                 plim.ok(arenas[1] < arenas[0], f"{name}, {optimizer}, {tiers}: arena {arenas[0] / gpu.MIB:.0f} -> {arenas[1] / gpu.MIB:.0f} MiB")
+    # Updates by the host before the norm is known: clipping that binds never, always and by turns.
+    BEFORE = "state_tier=host grad_tier=host optimizer_in_forward=true"
+    for name, changes in JOBS.items():
+        path = plim.job(folder, **{**COMMON, **changes, "training__micro_batch_size": 8})
+        for math in ("optimizer=adamw max_grad_norm=1000", "optimizer=adamw max_grad_norm=0.01 grad_dtype=bf16", "optimizer=adamw max_grad_norm=1.0",
+                     "optimizer=sgd max_grad_norm=1.0"):
+            near = gpu.train(path, *gpu.sets(f"{math} state_tier=device grad_tier=device"))
+            for shares in ("host_update=1 update_before_norm=1", "host_update=0.5 update_before_norm=0.5"):
+                far = gpu.train(path, *gpu.sets(f"{math} {BEFORE} {shares}"))
+                gpu.same(near.losses(), far.losses(), f"{name}, {math}, {shares}")
+                plim.ok(far.of("plan")[0]["knobs"]["before_norm_share"] > 0, f"{name}, {math}, {shares}: in the plan")
 plim.done()

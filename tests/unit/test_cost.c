@@ -375,6 +375,35 @@ static void slices_follow_each_other(void **state)
     }
 }
 
+/* Before the norm: from one half of a pair to the other, so what is written is read first; behind the whole of a gradient; one
+ * direction of two. What looks at the clip afterwards takes no time. */
+static void updates_before_the_norm(void **state)
+{
+    (void)state;
+    struct lanes l = lanes_begin();
+    l.facts.lower_bandwidth *= 1e6, l.facts.host_total = 0;
+    int grad = move(&l, OP_STORE, square(&l.tape, DT_F32)),
+        half = tape_view_rows(&l.tape, grad, N / 2, N / 2);
+    for (int way = HALF_HOME; way <= HALF_AWAY; way++) {
+        update_on_host(&l, half);
+        struct op *op = &l.tape.ops[l.tape.nops - 1];
+        op->attr.guesses = true, op->attr.half = (unsigned char)way;
+        op->out[SGD_NEW_P] = square(&l.tape, DT_F32), op->out[SGD_NEW_M] = square(&l.tape, DT_F32);
+    }
+    l.tape.tensors[half].dim[0] = N, l.tape.tensors[half].view_offset = 0; /* as much as without cutting */
+    SECONDS(l, 7.0 / 5);
+    l = lanes_begin();
+    update_on_host(&l, square(&l.tape, DT_F32));
+    l.tape.ops[0].attr.redoes = true, l.tape.ops[0].attr.half = HALF_HOME;
+    SECONDS(l, 0);
+    l = lanes_begin(); /* a gradient of which it reads a part comes as a whole */
+    grad = move(&l, OP_STORE, square(&l.tape, DT_F32)), half = tape_view_rows(&l.tape, grad, N / 2, N / 2);
+    update_on_host(&l, half);
+    l.tape.ops[1].attr.guesses = true, l.tape.ops[1].attr.half = HALF_HOME;
+    l.facts.host_bandwidth = 0;
+    SECONDS(l, 1);
+}
+
 /* A launch takes a second here: updates that follow each other are one, with something between them they are two. */
 static void updates_together_are_one_launch(void **state)
 {
@@ -634,6 +663,7 @@ int main(void)
         cmocka_unit_test(waiting_gives_the_link_its_rate),
         cmocka_unit_test(a_disk_runs_beside_the_cpu),
         cmocka_unit_test(a_disk_writes_slower_than_it_reads),
+        cmocka_unit_test(updates_before_the_norm),
         cmocka_unit_test(nodes_have_a_link_of_their_own),
         cmocka_unit_test(calibrations_are_remembered_by_key),
     };

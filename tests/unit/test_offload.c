@@ -691,6 +691,110 @@ static void test_near_copies_are_aligned(void **state)
     tape_release(&tape);
 }
 
+/* --- before the norm -------------------------------------------------------------------------------------- */
+
+static const struct update_options adamw_forward = {.optimizer = OPTIMIZER_ADAMW,
+                                                    .beta1 = 0.9f,
+                                                    .beta2 = 0.999f,
+                                                    .eps = 1e-8f,
+                                                    .global_norm = true,
+                                                    .in_forward = true};
+
+/* The op that stored the whole gradient last, before op `before`; -1: none. */
+static int stored_at(const struct tape *tape, int grad, int before)
+{
+    for (int i = before - 1; i >= 0; i--)
+        if (tape->ops[i].kind == OP_STORE && tape->ops[i].out[MOVE_TO] == grad) return i;
+    return -1;
+}
+
+/* The one op with these marks that changes the same rows, from the same half. */
+static const struct op *partner(const struct tape *tape, const struct op *like, bool guesses, enum half half)
+{
+    const struct op *found = NULL;
+    for (int i = 0; i < tape->loop_end; i++) {
+        const struct op *op = &tape->ops[i];
+        bool same = op->kind == like->kind && op->in[ADAMW_M] == like->in[ADAMW_M] &&
+                    op->out[ADAMW_NEW_M] == like->out[ADAMW_NEW_M];
+        if (!same || op->attr.guesses != guesses || op->attr.half != half) continue;
+        assert_null(found);
+        found = op;
+    }
+    return found;
+}
+
+static bool writes_after(const struct tape *tape, int from, int to, int grad)
+{
+    for (int i = from + 1; i < to; i++)
+        for (int o = 0; o < OP_MAX_OUT; o++)
+            if (tape->ops[i].out[o] >= 0 && tape_root(tape, tape->ops[i].out[o]) == grad) return true;
+    return false;
+}
+
+/* Updates before the norm stand behind the last store of their gradient, those of both halves; one for the same rows stands in front of
+ * forward and ends in the half that is valid there; weights return from that half; all of it is the asked part of what the host updates
+ * early, but for the gradient that is whole last. */
+static void test_updates_before_the_norm(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < (NMODELS + 1) * 4 * 2; k += EVERY) {
+        struct tape tape;
+        struct making r = {.model = k % (NMODELS + 1), .update = &adamw_forward};
+        int share = (int)(k / (NMODELS + 1) % 4 + 1) * OFFLOAD_SHARES / 4, guessed = 0, rest = 0, last = -1;
+        struct offload_options o = {.state_tier = TIER_HOST,
+                                    .grad_tier = TIER_HOST,
+                                    .slice_bytes = 5000,
+                                    .host_share = OFFLOAD_SHARES,
+                                    .once = true,
+                                    .in_forward = true,
+                                    .before_norm = share};
+        make_far(&tape, &r, &o);
+        for (int spread = 0; spread < 2; spread++) {
+            struct prefetch_options ahead = {.loop_lead = 10, .state_lead = 16, .loop_lag = 2};
+            if (spread) must(pass_prefetch(&tape, &ahead, &err));
+            must(tape_verify(&tape, &err));
+            for (int i = 0; i < tape.loop_end; i++) {
+                const struct op *op = &tape.ops[i];
+                bool stores = op->kind == OP_STORE && root_of(&tape, op->out[MOVE_TO])->cls == CLASS_GRAD;
+                if (stores) last = op->out[MOVE_TO];
+                if (op->kind != OP_ADAMW || !op->attr.on_host) continue;
+                int grad = tape_root(&tape, op->in[ADAMW_G]), stored = stored_at(&tape, grad, i);
+                int64_t count = tensor_count(&tape.tensors[op->in[ADAMW_P]]);
+                assert_int_equal(op->attr.guesses, stored >= 0);
+                if (op->attr.half == HALF_ANY) {
+                    rest += (int)count;
+                    continue;
+                }
+                assert_true(op->attr.guesses != op->attr.redoes);
+                bool home = root_of(&tape, op->in[ADAMW_M])->flags & TENSOR_KEPT;
+                assert_int_equal(op->attr.half == HALF_HOME, op->attr.guesses == home);
+                assert_true(op->in[ADAMW_M] != op->out[ADAMW_NEW_M] &&
+                            op->in[ADAMW_P] != op->out[ADAMW_NEW_P]);
+                assert_int_equal(op->in[ADAMW_COEF] < 0, op->attr.guesses);
+                if (!op->attr.guesses) continue;
+                enum half after = op->attr.half == HALF_HOME ? HALF_AWAY : HALF_HOME;
+                assert_false(writes_after(&tape, stored, tape.loop_end, grad));
+                assert_non_null(partner(&tape, op, false, after));
+                guessed += home ? (int)count : 0;
+            }
+            for (int i = 0; i < tape.loop_end; i++) { /* weights come from the half that is valid */
+                const struct op *op = &tape.ops[i];
+                if (op->kind != OP_FETCH || op->attr.half == HALF_ANY) continue;
+                bool away = !strcmp(root_of(&tape, op->in[MOVE_FROM])->label, "update.away");
+                assert_int_equal(op->attr.half == HALF_AWAY, away);
+            }
+            assert_true(last >= 0);
+            if (share == OFFLOAD_SHARES) { /* the late one alone is left, and shared with the device */
+                int64_t late = tensor_count(&tape.tensors[tape.tensors[last].owner]);
+                assert_true(rest <= late / 2);
+            }
+            assert_true(guessed > 0 && (double)guessed <= (double)(guessed + rest) * share / OFFLOAD_SHARES);
+            guessed = rest = 0;
+        }
+        tape_release(&tape);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -703,6 +807,7 @@ int main(void)
         cmocka_unit_test(test_far_gradients_are_squared_before_they_leave),
         cmocka_unit_test(test_a_disk_beside_updates),
         cmocka_unit_test(test_near_copies_are_aligned),
+        cmocka_unit_test(test_updates_before_the_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

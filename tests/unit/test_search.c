@@ -348,6 +348,46 @@ static void test_host_budget(void **state)
     job_release(&job);
 }
 
+/* Updates before the norm, pinned or found: never where they are pinned away, never with several micro-batches, and only where they are
+ * faster. They take as much again of the host for their part of the state. */
+static void test_updates_before_the_norm(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "training.batch_size=4 training.max_grad_norm=1 training.grad_dtype=bf16 "
+        "training.update_before_norm=0",
+        "training.batch_size=4 training.max_grad_norm=1 training.grad_dtype=bf16",
+        "training.batch_size=4 training.max_grad_norm=1 training.grad_dtype=bf16 "
+        "training.update_before_norm=0.5",
+        "training.batch_size=4 training.max_grad_norm=1 training.grad_dtype=bf16 "
+        "training.update_before_norm=1 "
+        "training.micro_batch_size=1"};
+    double seconds[3];
+    for (int k = 0; k < 4; k++) {
+        struct plan plan;
+        ask_gpu("h200", rig_llama_1b, keys[k]);
+        request.budget = (int64_t)10 << 30;
+        assert_int_equal(search(&plan), k < 3 ? PLIM_OK : PLIM_BAD_INPUT);
+        const struct knobs *knobs = &plan.knobs;
+        if (k == 0) assert_int_equal(knobs->before_norm_share, 0);
+        if (k == 2) assert_int_equal(knobs->before_norm_share, OFFLOAD_SHARES / 2);
+        if (k < 3 && knobs->before_norm_share) {
+            struct knobs without = *knobs;
+            struct plan_bound b;
+            without.before_norm_share = 0;
+            assert_int_equal(plan_bound_of(&request, &without, NULL, &b, &err), PLIM_OK);
+            assert_true(knobs->optimizer_in_forward && knobs->accumulation == 1 &&
+                        knobs->grad_tier == TIER_HOST);
+            assert_true(b.host < plan.host && knobs->host_share > 0);
+            must_be_sound(&plan);
+        }
+        if (k < 3) seconds[k] = plan.step_seconds;
+        plan_release(&plan);
+        job_release(&job);
+    }
+    assert_true(seconds[1] < 0.95 * seconds[0] && seconds[1] <= seconds[2] * 1.001);
+}
+
 struct tiers {
     int state, grad, param;
 };
@@ -459,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_late_fetches_are_a_last_resort),
         cmocka_unit_test(test_updates_by_the_host_make_room),
         cmocka_unit_test(test_host_budget),
+        cmocka_unit_test(test_updates_before_the_norm),
         cmocka_unit_test(test_pins_move_only_what_they_name),
         cmocka_unit_test(test_memory_that_is_there_is_used_first),
         cmocka_unit_test(test_pins_hold_when_it_is_tight),

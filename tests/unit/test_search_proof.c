@@ -96,7 +96,8 @@ static double value_of(struct oracle *oracle, const struct knobs *k, double seco
     struct knobs home = *k;
     struct plan_bound b = {.step_seconds = 0};
     home.state_tier = TIER_DEVICE, home.state_share = home.host_share = home.offload_layers = 0;
-    home.prefetch_ops = PREFETCH_AHEAD, home.optimizer_in_forward = 0, home.grad_tier = TIER_DEVICE;
+    home.prefetch_ops = PREFETCH_AHEAD, home.optimizer_in_forward = home.before_norm_share = 0,
+    home.grad_tier = TIER_DEVICE;
     if (far(k) == 1) assert_int_equal(oracle_ask(oracle, &home, &b, &err), PLIM_OK);
     return fmax(seconds, b.step_seconds) * doubts[far(k)];
 }
@@ -181,7 +182,7 @@ static bool needs_offload(struct table *t, const struct plan *plan)
     struct plan_bound b;
     home.state_tier = home.grad_tier = home.param_tier = TIER_DEVICE;
     home.state_share = home.host_share = home.param_share = home.disk_share = home.offload_layers = 0;
-    home.optimizer_in_forward = 0;
+    home.optimizer_in_forward = home.before_norm_share = 0;
     assert_int_equal(plan_bound_of(&t->request, &home, NULL, &b, &err), PLIM_OK);
     return b.total > t->request.budget || b.step_seconds > plan->step_seconds * PLAN_DOUBT;
 }

@@ -70,6 +70,12 @@ static uint32_t key_of(const struct kernel_call *call, const float *scalars)
     return stochastic_key(bits, call->op->attr.stream);
 }
 
+/* The multiplier of a step whose clip does not bind. */
+static float unscale_of(const struct kernel_call *call)
+{
+    return ((const float *)call->in[slots_of(call)->scalars])[SCALAR_UNSCALE];
+}
+
 static struct row_update update_of(const struct kernel_call *call)
 {
     const struct update_slots *slots = slots_of(call);
@@ -90,7 +96,9 @@ static struct row_update update_of(const struct kernel_call *call)
         .stochastic = call->op->attr.stochastic,
         .key = key_of(call, call->in[slots->scalars]),
         .first = (uint32_t)call->op->attr.first,
-        .multiplier = coef ? coef[CLIP_MULTIPLIER] : 1,
+        .multiplier = call->op->attr.guesses ? unscale_of(call)
+                      : coef                 ? coef[CLIP_MULTIPLIER]
+                                             : 1,
         .nesterov = call->op->attr.nesterov,
     };
 }
@@ -101,11 +109,13 @@ static void keep(const struct kernel_call *call, int in, int out)
     memcpy(call->out[out], call->in[in], (size_t)tensor_bytes(call_in(call, in)));
 }
 
-/* True when the step is to be left out; outputs that are not their inputs then get the old values. */
+/* True when the step is to be left out; outputs that are not their inputs then get the old values. An update that was made before
+ * the norm was known is made again where its multiplier is another one; of a step that is left out nothing is looked at. */
 static bool skipped(const struct kernel_call *call)
 {
     const struct update_slots *slots = slots_of(call);
     const float *coef = operand(call->in, slots->coef);
+    if (call->op->attr.redoes) return coef[CLIP_FINITE] == 0 || coef[CLIP_MULTIPLIER] == unscale_of(call);
     if (!coef || coef[CLIP_FINITE] != 0) return false;
     keep(call, UPDATE_P, UPDATE_NEW_P);
     if (slots->m) keep(call, slots->m, slots->new_m);
