@@ -22,7 +22,7 @@ struct device_range {
     bool first;     /* first micro-batch of a window: overwrites what later ones add to */
     bool pending;   /* only the updates that the loop begins with (pass_update.c, inside forward) */
     bool priming;   /* only stores that fill the host's copies of weights */
-    bool away;      /* which half of the host's pairs is valid (enum half) */
+    bool away;      /* which half of the host's pairs is valid (enum pair_half) */
     bool timed;     /* its ops are timed (device_ops.time_op) */
     /* Queues an exchange between ranks; called for each such op. NULL: the range has none. */
     enum plim_status (*collect)(const struct device_range *range, int op);

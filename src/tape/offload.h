@@ -81,7 +81,7 @@ struct host_updates {
     struct host_return {
         const struct op *like; /* points to the ops before the pass */
         int from, to;
-        enum half half;
+        enum pair_half half;
     } * returns;
     int returned, nreturns, cap;
     /* Updates before the norm, by their gradient (offload_pairs.c). */

@@ -59,7 +59,7 @@ static void remember(struct host_updates *h, struct tape *tape, const struct hos
 
 void pair_update(struct host_updates *h, struct tape *tape, const struct op *op, int64_t first, int64_t rows)
 {
-    static const enum half valid[2] = {HALF_AWAY, HALF_HOME}; /* when the update is made */
+    static const enum pair_half valid[2] = {HALF_AWAY, HALF_HOME}; /* when the update is made */
     const struct update_slots *slots = &op_row(op->kind)->update;
     int near, scalars = host_copy_of(h, tape, op, tape_find(tape, "step.scalars", -1));
     struct op in_place = host_op(h, tape, op, first, rows, &near);

@@ -118,7 +118,7 @@ enum activation {
 };
 
 /* State of which there are two in host memory: the kept tensors, and what is not kept. One of them is valid. */
-enum half { HALF_ANY, HALF_HOME, HALF_AWAY };
+enum pair_half { HALF_ANY, HALF_HOME, HALF_AWAY };
 
 /* Ranks that take part in an exchange: all, those of a node, or those with the same number on every node. */
 enum among { AMONG_ALL, AMONG_NODE, AMONG_NODES };
@@ -186,7 +186,7 @@ struct op_attr {
     /* Updates by the host before the norm is known (tape/offload_pairs.c). */
     bool guesses;       /* the clip is taken not to bind */
     bool redoes;        /* does nothing where that was right, or where the step is skipped */
-    unsigned char half; /* enum half: it only runs while this half is valid */
+    unsigned char half; /* enum pair_half: it only runs while this half is valid */
 };
 
 struct op {

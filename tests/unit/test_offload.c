@@ -709,7 +709,7 @@ static int stored_at(const struct tape *tape, int grad, int before)
 }
 
 /* The one op with these marks that changes the same rows, from the same half. */
-static const struct op *partner(const struct tape *tape, const struct op *like, bool guesses, enum half half)
+static const struct op *partner(const struct tape *tape, const struct op *like, bool guesses, enum pair_half half)
 {
     const struct op *found = NULL;
     for (int i = 0; i < tape->loop_end; i++) {
@@ -772,7 +772,7 @@ static void test_updates_before_the_norm(void **state)
                             op->in[ADAMW_P] != op->out[ADAMW_NEW_P]);
                 assert_int_equal(op->in[ADAMW_COEF] < 0, op->attr.guesses);
                 if (!op->attr.guesses) continue;
-                enum half after = op->attr.half == HALF_HOME ? HALF_AWAY : HALF_HOME;
+                enum pair_half after = op->attr.half == HALF_HOME ? HALF_AWAY : HALF_HOME;
                 assert_false(writes_after(&tape, stored, tape.loop_end, grad));
                 assert_non_null(partner(&tape, op, false, after));
                 guessed += home ? (int)count : 0;
