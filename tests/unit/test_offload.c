@@ -709,7 +709,8 @@ static int stored_at(const struct tape *tape, int grad, int before)
 }
 
 /* The one op with these marks that changes the same rows, from the same half. */
-static const struct op *partner(const struct tape *tape, const struct op *like, bool guesses, enum pair_half half)
+static const struct op *partner(const struct tape *tape, const struct op *like, bool guesses,
+                                enum pair_half half)
 {
     const struct op *found = NULL;
     for (int i = 0; i < tape->loop_end; i++) {
