@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What fp8 does to learning: the same LLaMA of 91 M parameters from scratch on the same text, in bf16 and in fp8; losses side by side.
+"""What fp8 does to learning: the same LLaMA of 92 M parameters from scratch on the same text, in bf16 and in fp8; losses side by side.
 
     python bench/fp8_loss.py [--plimsoll build/release/plimsoll] [--device cuda] [--text FOLDER] [--steps 2000] [--out FILE.json]
 

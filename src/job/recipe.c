@@ -324,6 +324,7 @@ void recipe_request(const struct recipe *r, const struct device_facts *facts, in
         .whole_passes = job_whole_passes(job),
         .layers = model_layers(&job->spec),
         .needs_global_norm = needs_global_norm(r) || job->data.padding == PADDING_LONGEST,
+        .clips_seldom = !r->clips,
         .host_updates = r->optimizer == OPTIMIZER_ADAMW || r->optimizer == OPTIMIZER_SGD,
         .whole_state = r->optimizer == OPTIMIZER_ADAFACTOR,
         .whole_grads = sums_once(r),

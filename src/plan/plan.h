@@ -40,6 +40,8 @@ struct plan_request {
     int lengths; /* number of loop tapes for rows of several lengths, which share the arena in turn; 0: one */
     bool forward_tape;      /* an evaluation or a reference's pass has a tape of its own beside the step's */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
+    bool
+        clips_seldom; /* the search may take updates before the norm, which gain where clipping seldom binds */
     bool host_updates;      /* the host's CPU can run this optimizer's updates */
     bool whole_grads;       /* ranks sum gradients once a step, not in every micro-batch */
     bool may_keep_gathered; /* parameters gathered for forward (stage 3) may stay whole until backward */

@@ -24,9 +24,11 @@ bool space_can_defer(const struct plan_request *r)
     return r->facts->ranks <= 1 && r->lengths <= 1 && !r->facts->whole_programs;
 }
 
-/* The host's updates may be made before the norm of one micro-batch's gradients. */
+/* The host's updates may be made before the norm of one micro-batch's gradients; unless they are pinned, where clipping seldom binds. */
 static bool may_guess(const struct plan_request *r, const struct place *p, bool whole)
 {
+    if (r->pins.before_norm_share == 0) return false;
+    if (r->pins.before_norm_share == KNOB_OPEN && !r->clips_seldom) return false;
     bool host = r->facts->lower_tier == TIER_HOST && r->host_updates && r->pins.host_share != 0 &&
                 (r->facts->host_bandwidth > 0 || r->pins.host_share > 0);
     return host && whole && p->grad == TIER_HOST;
@@ -62,8 +64,7 @@ static bool place_is_allowed(const struct plan_request *r, const struct place *p
     if (p->inside && (lower || r->needs_global_norm || !whole)) return false;
     if (!pin_allows(pins->optimizer_in_forward, p->forward)) return false;
     if (p->forward && !may_defer(r, p, whole)) return false;
-    if (p->before ? !may_guess(r, p, whole) || pins->before_norm_share == 0 : pins->before_norm_share > 0)
-        return false;
+    if (p->before ? !may_guess(r, p, whole) : pins->before_norm_share > 0) return false;
     if (p->zero != ZERO_NONE && (!several || r->whole_state)) return false;
     if (p->zero == ZERO_NODE && (r->facts->node_ranks < 2 || r->facts->node_ranks >= r->facts->ranks))
         return false;

@@ -159,11 +159,10 @@ struct trainer {
     int update_scalars; /* of updates inside forward; -1: the plan has none */
     bool pending;       /* the last step's updates wait for the next forward */
     struct clip_watch {
-        bool open;     /* the planner chooses whether there are updates before the norm */
-        bool given_up; /* a plan without them was made */
-        int bound;     /* steps that were clipped more than others */
-        int64_t free;  /* consecutive steps that were not */
-        int patience;  /* of those, and of these, until the run re-plans */
+        bool open;    /* the planner chooses whether there are updates before the norm */
+        int bound;    /* steps that were clipped more than others */
+        int64_t free; /* consecutive steps that were not */
+        int patience; /* of those, and of these, until the run re-plans */
         int64_t rest;
     } clipping;
     float step_scalars[SCALAR_COUNT]; /* of the current step */
@@ -284,7 +283,7 @@ enum plim_status trainer_settle(struct trainer *trainer, struct plim_error *err)
 
 /* --- updates before the norm, by how often clipping binds (trainer_clip.c) --- */
 
-enum { CLIP_PATIENCE = 24, CLIP_REST = 256 };
+enum { CLIP_PATIENCE = 8, CLIP_REST = 64 };
 /* When the first plan is made. */
 void trainer_clip_open(struct trainer *trainer);
 /* After a step that was not skipped. */

@@ -78,9 +78,9 @@ def before(path):
     """Updates before the norm: found, pinned and forbidden; what they take of the host; where they are refused."""
     pin = lambda *words: [x for word in words for x in ("--set", f"training.{word}")]
     plan = lambda *words: plim.plan(path, "--device", "h200", "--budget", "2GiB", *pin("state_tier=host", "grad_tier=host", "host_update=1", *words))[0]
-    never, always, found = plan("update_before_norm=0", "optimizer_in_forward=true"), plan("update_before_norm=1"), plan()
-    shares = [p["knobs"]["before_norm_share"] for p in (never, always, found)]
-    plim.ok(shares[:2] == [0, 16] and shares[2] > 0, f"before the norm: shares {shares}")
+    never, always, found = plan("update_before_norm=0", "optimizer_in_forward=true"), plan("update_before_norm=1"), plan("max_grad_norm=0")
+    shares = [p["knobs"]["before_norm_share"] for p in (never, always, found, plan("max_grad_norm=1"))]
+    plim.ok(shares[:2] == [0, 16] and shares[2] > 0 and shares[3] == 0, f"before the norm, found where nothing is clipped: shares {shares}")
     ms = [p["predicted"]["step_ms"] for p in (never, always, found)]
     plim.ok(ms[2] < ms[0] and ms[2] <= ms[1], f"before the norm: faster by the clock where it is found {ms}")
     state = 10 * always["parameters"]  # two f32 moments and half a master; weights twice

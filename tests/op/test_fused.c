@@ -263,7 +263,7 @@ static void gradients_with_the_weights(void **state)
 
 /* --- adapters of rows ---------------------------------------------------------------------------------------- */
 
-enum { SLOTS = 5, RANK = 16 };
+enum { SLOTS = 5, RANK = 16, LONG = 530 };
 
 static int parameter(struct scene *s, enum dtype type, int64_t slots, int64_t lines, int64_t columns)
 {
@@ -309,11 +309,11 @@ static void adapters_beside_a_product(void **state)
         struct scene s;
         enum dtype type = types[form % 2];
         scene_open(&s, state, form);
-        int x = filled(&s, type, ROWS, 520), slot = slots_of(&s, ROWS), results[3], made = 0;
+        int x = filled(&s, type, LONG, 520), slot = slots_of(&s, LONG), results[3], made = 0;
         results[made++] = adapt(&s, slot, x, parameter(&s, type, SLOTS, RANK, 520), -1);
         results[made++] = multiply(&s, x, parameter(&s, type, 0, 256, 520));
         if (form / 2) {
-            int u = filled(&s, type, ROWS, RANK), other = filled(&s, type, ROWS, 256);
+            int u = filled(&s, type, LONG, RANK), other = filled(&s, type, LONG, 256);
             results[made++] = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), other);
         }
         check(&s, results, made, 0);
@@ -326,7 +326,7 @@ static void adapters_of_a_gated_unit(void **state)
     for (int form = 0; form < 4; form++) {
         struct scene s;
         enum dtype type = types[form % 2];
-        int64_t rows = form / 2 ? 530 : 40;
+        int64_t rows = form / 2 ? LONG : 40;
         scene_open(&s, state, form);
         int slot = slots_of(&s, rows), gate = filled(&s, type, rows, 256), u = filled(&s, type, rows, RANK);
         int up = adapt(&s, slot, u, parameter(&s, type, SLOTS, 256, RANK), filled(&s, type, rows, 256));

@@ -72,7 +72,7 @@ static void open_job(struct table *t, const char *preset, const char *keys)
     assert_int_equal(job_finish(&t->job, &err), PLIM_OK);
     assert_int_equal(preset_find(preset, &t->preset, &err), PLIM_OK);
     job_request(&t->job, &t->preset.facts, OVERHEAD, &t->request);
-    t->request.host_budget = 0;
+    t->request.host_budget = 0, t->request.clips_seldom = true;
 }
 
 static void close_job(struct table *t)

@@ -294,7 +294,8 @@ static void test_clipping_that_binds(void **state)
         struct trainer *t = run.trainer;
         struct knobs *pins = &t->runtime.request.pins;
         assert_false(t->clipping.open); /* the key pins it */
-        if (!pinned) t->clipping.open = true, pins->before_norm_share = KNOB_OPEN;
+        if (!pinned)
+            t->clipping.open = t->runtime.request.clips_seldom = true, pins->before_norm_share = KNOB_OPEN;
         t->clipping.patience = 1, t->clipping.rest = 1;
         for (int step = 0; step < STEPS; step++) {
             first(t, step);

@@ -285,18 +285,18 @@ static const struct kernel_call *product_beside(const struct kernel_call *calls)
     return calls;
 }
 
-/* Products of few rows follow each other sooner than two streams meet. */
+/* Products of shorter steps follow each other sooner than two streams meet. */
+enum { BESIDE_LEAST = 513 };
+
 static bool fuses_beside(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
+    if (tensor_count(call_in(&calls[0], ADAPTER_LINEAR_SLOT)) < BESIDE_LEAST) return false;
     const struct kernel_call *product = product_beside(calls);
-    bool few = cuda_linear_is_few(product->desc, product->op) ||
-               cuda_linear_q_is_few(product->desc, product->op) ||
-               cuda_linear_f8_is_few(product->desc, product->op);
-    for (int i = 0; i < count && !few; i++)
+    for (int i = 0; i < count; i++)
         if (&calls[i] != product &&
             (!spares(queue, product, &calls[i]) || !spares(queue, &calls[i], product)))
             return false;
-    return queue->side && !few;
+    return queue->side != NULL;
 }
 
 static int launch_product(const struct cuda_queue *queue, const struct kernel_call *call)
