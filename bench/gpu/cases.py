@@ -131,15 +131,15 @@ GROUPS = {
         **{f"llama1b-at-{gib}": but(LLAMA_1B, budget_gib=gib) for gib in (24, 20, 16, 12, 10, 8, 6, 4, 3)},
         **{f"llama1b-f32grad-at-{gib}": but(LLAMA_1B, gradients="fp32", budget_gib=gib) for gib in (24, 20)},
     },
-    "8b": {
-        "llama8b": LLAMA_8B,
-        "llama8b-80": but(LLAMA_8B, budget_gib=80),
-        "llama8b-24": but(LLAMA_8B, budget_gib=24),
-    },
     "fp8": {
         "llama1b-fp8-16x4": but(LLAMA_1B, batch=16, accumulation=4, state="bf16", budget_gib=24, precision="fp8"),
         "llama8b-bf16": but(LLAMA_8B, state="bf16", warm_up=1, most_steps=2),
         "llama8b-fp8": but(LLAMA_8B, state="bf16", precision="fp8", warm_up=1, most_steps=2),
+    },
+    "8b": {
+        "llama8b": LLAMA_8B,
+        "llama8b-80": but(LLAMA_8B, budget_gib=80),
+        "llama8b-24": but(LLAMA_8B, budget_gib=24),
     },
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
