@@ -4,9 +4,8 @@
 /* run-tests: long, not=tsan */
 #define _GNU_SOURCE /* nftw */
 #include "base/fault.h"
-#include "tier_run.h"
+#include "pending_run.h"
 
-#include <ftw.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -14,29 +13,6 @@
 /* Gradients leave with their state, and the host updates its part from its own copy of the weights. */
 #define HOST                                                                                                 \
     "training.state_tier=host training.grad_tier=host training.host_update=0.5 training.offload_layers=0 "
-
-/* The sum of all kept bytes that a checkpoint would have. */
-static double state_of(struct trainer *t)
-{
-    const struct tape *tape = &t->runtime.plan.tape;
-    double sum = 0;
-    must(trainer_settle(t, &err));
-    for (int i = 0; i < tape->ntensors; i++) {
-        const struct tensor *of = &tape->tensors[i];
-        bool counts = of->cls == CLASS_PARAM || of->cls == CLASS_STATE || of->cls == CLASS_MASTER;
-        if (!(of->flags & TENSOR_KEPT) || of->view_of >= 0 || !counts) continue;
-        int64_t bytes = tensor_bytes(of);
-        unsigned char *data = malloc((size_t)bytes);
-        assert_non_null(data);
-        must(exec_read(&t->runtime.exec, i, data, 0, bytes, &err));
-        for (int64_t k = 0; k < bytes; k++) sum += (double)data[k] * (double)(k % 251 + 1);
-        free(data);
-    }
-    return sum;
-}
-
-/* What happens before a step, by its number from 0. */
-typedef void event_between(struct trainer *t, int step);
 
 /* Trains step by step; returns the state at the end. */
 static double train(struct run *run, struct device *device, const char *keys, event_between *between)
@@ -280,40 +256,6 @@ static void test_updates_in_part(void **state)
 
 /* --- the end of a run ------------------------------------------------------------------------------------- */
 
-/* A signal comes with a launch. */
-static atomic_int stop;
-static int launches_left;
-static const struct device_ops *launcher;
-static void launch_and_stop(struct device_program *program)
-{
-    launcher->launch(program);
-    if (--launches_left == 0) atomic_store(&stop, 1);
-}
-
-/* Runs until the end, or until a signal comes with launch number `launches` (0: none); returns the state that is left. */
-static double run_until(struct run *run, struct device *device, const char *keys, int launches, bool resume)
-{
-    static const char *others[] = {"training.device"};
-    const struct string_list accepted = {others, 1};
-    struct device_ops ops = *device->ops;
-    if (launches) launcher = device->ops, ops.launch = launch_and_stop, device->ops = &ops;
-    launches_left = launches, stop = 0;
-    must(run_open_with(run, device, keys,
-                       (struct train_options){.resume = resume,
-                                              .overwrite = !resume,
-                                              .accepted = &accepted,
-                                              .stop = &stop,
-                                              .save_at_end = true}));
-    assert_int_equal(trainer_run(run->trainer, &err), launches ? PLIM_INTERRUPTED : PLIM_OK);
-    assert_false(run->trainer->pending);
-    assert_int_equal(run->trainer->step, launches ? 1 : STEPS);
-    double state = state_of(run->trainer);
-    run_close(run, device);
-    return state;
-}
-
-static int remove_entry(const char *path, const struct stat *, int, struct FTW *) { return remove(path); }
-
 /* The last step, and a signal after the first step or inside the second: nothing is pending in the checkpoint, and a run that resumes
  * from it, with updates inside forward or after backward, is one that was never stopped. */
 static void test_stopped_and_resumed(void **state)
@@ -327,18 +269,18 @@ static void test_stopped_and_resumed(void **state)
     snprintf(folder, sizeof folder, "%s-stopped", strchr(rig_corpus, '=') + 1);
     snprintf(keys, sizeof keys, FORWARD HOST "%soutput.dir=%s", math, folder);
     snprintf(plain, sizeof plain, "%soutput.dir=%s", math, folder);
-    assert_true(run_until(&run, &fake_open(LATE_STORES)->device, keys, 0, false) == want);
+    assert_true(run_until(&run, &fake_open(LATE_STORES)->device, keys, 0, 0, false) == want);
     assert_true(same(&cpu, &run));
     for (int inside = 0; inside < 2; inside++)
         for (int forward = 0; forward < 2; forward++) {
             struct device *device = &fake_open(LATE_STORES)->device;
-            run_until(&run, device, keys, LAUNCHES + inside, false);
+            run_until(&run, device, keys, LAUNCHES + inside, 1, false);
             assert_true(run.loss[0] == cpu.loss[0]);
             if (forward)
                 device = &fake_open(LATE_FETCHES)->device;
             else
                 must(device_cpu_open(NULL, 2, &device, &err));
-            assert_true(run_until(&run, device, forward ? keys : plain, 0, true) == want);
+            assert_true(run_until(&run, device, forward ? keys : plain, 0, 0, true) == want);
             assert_memory_equal(run.loss + 1, cpu.loss + 1, (STEPS - 1) * sizeof *run.loss);
         }
     assert_int_equal(nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);

@@ -3,9 +3,8 @@
  * whether steps are skipped, and whatever comes between two steps. */
 /* run-tests: long, not=tsan */
 #define _GNU_SOURCE /* nftw */
-#include "tier_run.h"
+#include "pending_run.h"
 
-#include <ftw.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -13,30 +12,6 @@
 #define BEFORE                                                                                               \
     WHOLE "training.state_tier=host training.grad_tier=host training.offload_layers=0 "                      \
           "training.optimizer_in_forward=true "
-
-/* The sum of all kept bytes that a checkpoint would have. */
-static double state_of(struct trainer *t)
-{
-    const struct tape *tape = &t->runtime.plan.tape;
-    double sum = 0;
-    must(trainer_settle(t, &err));
-    assert_false(t->runtime.exec.away);
-    for (int i = 0; i < tape->ntensors; i++) {
-        const struct tensor *of = &tape->tensors[i];
-        bool counts = of->cls == CLASS_PARAM || of->cls == CLASS_STATE || of->cls == CLASS_MASTER;
-        if (!(of->flags & TENSOR_KEPT) || of->view_of >= 0 || !counts) continue;
-        int64_t bytes = tensor_bytes(of);
-        unsigned char *data = malloc((size_t)bytes);
-        assert_non_null(data);
-        must(exec_read(&t->runtime.exec, i, data, 0, bytes, &err));
-        for (int64_t k = 0; k < bytes; k++) sum += (double)data[k] * (double)(k % 251 + 1);
-        free(data);
-    }
-    return sum;
-}
-
-/* What happens before a step, by its number from 0. */
-typedef void event_between(struct trainer *t, int step);
 
 static void train_step(struct run *run, int step, event_between *between)
 {
@@ -218,37 +193,6 @@ static void test_between_two_steps(void **state)
 
 /* --- the end of a run ------------------------------------------------------------------------------------------ */
 
-/* A signal comes with a launch. */
-static atomic_int stop;
-static int launches_left;
-static const struct device_ops *launcher;
-static void launch_and_stop(struct device_program *program)
-{
-    launcher->launch(program);
-    if (--launches_left == 0) atomic_store(&stop, 1);
-}
-
-static double run_until(struct run *run, struct device *device, const char *keys, int launches, bool resume)
-{
-    static const char *others[] = {"training.device"};
-    const struct string_list accepted = {others, 1};
-    struct device_ops ops = *device->ops;
-    if (launches) launcher = device->ops, ops.launch = launch_and_stop, device->ops = &ops;
-    launches_left = launches, stop = 0;
-    must(run_open_with(run, device, keys,
-                       (struct train_options){.resume = resume,
-                                              .overwrite = !resume,
-                                              .accepted = &accepted,
-                                              .stop = &stop,
-                                              .save_at_end = true}));
-    assert_int_equal(trainer_run(run->trainer, &err), launches ? PLIM_INTERRUPTED : PLIM_OK);
-    double state = state_of(run->trainer);
-    run_close(run, device);
-    return state;
-}
-
-static int remove_entry(const char *path, const struct stat *, int, struct FTW *) { return remove(path); }
-
 /* A checkpoint has the kept half, whichever was valid, and who resumes from it, with or without updates before the norm, is a run that
  * was never stopped. */
 static void test_stopped_and_resumed(void **state)
@@ -266,13 +210,13 @@ static void test_stopped_and_resumed(void **state)
         for (int steps = 1; steps < STEPS; steps++)
             for (int before = 0; before < 2; before++) {
                 struct device *device = &fake_open(LATE_STORES)->device;
-                run_until(&run, device, keys, LAUNCHES * steps, false);
+                run_until(&run, device, keys, LAUNCHES * steps, steps, false);
                 assert_memory_equal(run.loss, cpu.loss, (size_t)steps * sizeof *run.loss);
                 if (before)
                     device = &fake_open(LATE_FETCHES)->device;
                 else
                     must(device_cpu_open(NULL, 2, &device, &err));
-                assert_true(run_until(&run, device, before ? keys : plain, 0, true) == want);
+                assert_true(run_until(&run, device, before ? keys : plain, 0, 0, true) == want);
                 assert_memory_equal(run.loss + steps, cpu.loss + steps,
                                     (size_t)(STEPS - steps) * sizeof *run.loss);
             }

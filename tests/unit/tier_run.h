@@ -1,4 +1,4 @@
-/* tier_run.h - a small training run on any device, for test_exec_tiers.c and test_exec_replan.c.
+/* tier_run.h - a small training run on any device, for tests of exec and of updates that wait.
  *
  *     struct run cpu, run;
  *     on_the_cpu(&cpu, "");
