@@ -96,13 +96,17 @@ def main():
     p.add_argument("-o", "--out", default=".")
     p.add_argument("--traces", type=int, default=1, help="runs of each case")
     p.add_argument("--threads", type=int, default=0, help="threads of a CPU's cases")
+    p.add_argument("--tables", action="store_true", help="also write what `plimsoll trace` says of each run, to CASE.txt")
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
     print(f"{'case':18} {'measured':>10} {'traced':>10} {'predicted':>10}  predicted / measured")
     with tempfile.TemporaryDirectory() as folder:
         for name in a.cases:
             job, words = job_of(name, folder, a.threads)
-            rec = record(name, [run(a.plimsoll, job, words, f"{folder}/t.trace.json", STEPS - 2) for _ in range(a.traces)], STEPS - 2)
+            trace = f"{folder}/t.trace.json"
+            rec = record(name, [run(a.plimsoll, job, words, trace, STEPS - 2) for _ in range(a.traces)], STEPS - 2)
+            if a.tables:
+                with open(f"{a.out}/{name}.txt", "w") as f: subprocess.run([a.plimsoll, "trace", trace], stdout=f)
             print(f"{name:18} {rec['step_us'] / 1e3:10.2f} {rec['traced_us'] / 1e3:10.2f} {rec['predicted_us'] / 1e3:10.2f}  {rec['predicted_us'] / rec['step_us']:.3f}", flush=True)
             write(f"{a.out}/{name}.json", rec)
 

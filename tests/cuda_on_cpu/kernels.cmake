@@ -5,7 +5,8 @@
 set(folder "${CMAKE_CURRENT_SOURCE_DIR}/cuda_on_cpu")
 set(translated "${CMAKE_CURRENT_BINARY_DIR}/cuda_on_cpu/src")
 set(cards 80 90)
-set(by_card linear_f8 attention_hopper attention_hopper_backward attention_paged_hopper attention_paged8 attention_paged8_decode attention_paged8_prompt quantised_product quantised_product_q8_0
+set(by_card linear_f8 attention_hopper attention_hopper_backward attention_paged_hopper attention_paged_decode attention_paged8 attention_paged8_decode attention_paged8_prompt
+  quantised_product quantised_product_q8_0
   quantised_product_q4_0 quantised_product_q4_k quantised_product_q5_k quantised_product_q6_k)
 
 file(GLOB cu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cu")

@@ -173,6 +173,7 @@ ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, roo
     for (int i = threadIdx.x; i < LINES * a.size; i += THREADS) {
         int l = i / a.size, d = i % a.size;
         s.q[l * MOST_SIZE + d] = l < t.lines() ? number((const T *)a.q + t.at(a, l) + d) : 0;
+        total[i] = 0;
     }
     for (int l = threadIdx.x; l < LINES; l += THREADS) s.total[l][0] = -INFINITY, s.total[l][1] = 0;
     __syncthreads();
@@ -186,13 +187,14 @@ ON_GPU void run_tile(const struct plain &a, const struct tile &t, int split, roo
             if (split >= 0)
                 part_at(a, t.at(a, l), split)[d] = x;
             else
-                total[i] = paged_joined(total[i], s.total[l][0], s.total[l][1], x, s.piece[l][0],
-                                        s.piece[l][1], a.scale2);
+                total[i] = paged_joined(
+                    total[i], x,
+                    paged_shares_of(s.total[l][0], s.total[l][1], s.piece[l][0], s.piece[l][1], a.scale2));
         }
         __syncthreads();
         for (int l = threadIdx.x; l < t.lines(); l += THREADS) {
             float top = s.total[l][0], sum = s.total[l][1], more_top = s.piece[l][0], more = s.piece[l][1];
-            s.total[l][1] = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
+            s.total[l][1] = paged_joined(sum, more, paged_shares_of(top, sum, more_top, more, a.scale2));
             s.total[l][0] = paged_joined_top(top, sum, more_top, more);
         }
         __syncthreads();
@@ -264,13 +266,13 @@ template <class T> __global__ void __launch_bounds__(JOIN_WARPS * 32) join(const
     float top = -INFINITY, sum = 0, out[MOST_SIZE / 32] = {};
     for (int piece = first / PIECE; piece * PIECE <= last; piece++) {
         const float *part = part_at(a, line * a.size, piece);
-        float more_top = part[a.size], more = part[a.size + 1];
+        const float more_top = part[a.size], more = part[a.size + 1];
+        const struct paged_shares by = paged_shares_of(top, sum, more_top, more, a.scale2);
 #pragma unroll
         for (int j = 0; j < MOST_SIZE / 32; j++)
             if (j * 32 + lane < a.size)
-                out[j] = paged_joined(out[j], top, sum, part[j * 32 + lane], more_top, more, a.scale2);
-        float both = paged_joined(sum, top, sum, more, more_top, more, a.scale2);
-        top = paged_joined_top(top, sum, more_top, more), sum = both;
+                out[j] = paged_joined(out[j], more == 0 ? 0 : part[j * 32 + lane], by);
+        top = paged_joined_top(top, sum, more_top, more), sum = paged_joined(sum, more, by);
     }
 #pragma unroll
     for (int j = 0; j < MOST_SIZE / 32; j++)

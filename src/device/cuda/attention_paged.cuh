@@ -50,13 +50,21 @@ ON_GPU int64_t paged_at(const struct paged &a, int block, int kv)
     return block * a.block + a.layer + kv * a.chunk;
 }
 
-/* Results of parts of a line's keys are joined in order: element x of (top, sum) and y of a further (top, sum). */
-ON_GPU float paged_joined(float x, float top, float sum, float y, float more_top, float more, float scale2)
+/* Results of parts of a line's keys are joined in order: what those so far, with (top, sum), are multiplied with, and those of a further
+ * part with (more_top, more). A part without keys has the sum 0. */
+struct paged_shares {
+    float old, more;
+};
+
+ON_GPU struct paged_shares paged_shares_of(float top, float sum, float more_top, float more, float scale2)
 {
-    if (more == 0) return x;
-    if (sum == 0) return y;
-    float best = fmaxf(top, more_top);
-    return __fmaf_rn(exp2f((more_top - best) * scale2), y, __fmul_rn(exp2f((top - best) * scale2), x));
+    const float best = fmaxf(top, more_top);
+    return {sum == 0 ? 0 : exp2f((top - best) * scale2), more == 0 ? 0 : exp2f((more_top - best) * scale2)};
+}
+
+ON_GPU float paged_joined(float x, float y, struct paged_shares by)
+{
+    return __fmaf_rn(by.more, y, __fmul_rn(by.old, x));
 }
 
 ON_GPU float paged_joined_top(float top, float sum, float more_top, float more)
