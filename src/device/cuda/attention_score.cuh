@@ -1,8 +1,8 @@
 /* attention_score.cuh - what stands between the product q.k and the softmax, and between the softmax and v: soft-cap, bias
  * by distance, dropout (op.h has the formulas).
  *
- * The bias is first spread into a line per head (attention_bias.cu): a pair's is lines[h][query - key + keys - 1]. The line
- * of random bits of a query is hashed once; each key takes one more mixing.
+ * The bias is first spread into a line per head (attention_bias.cu): a pair's is attn_line(a, h)[query - key], also where
+ * tiles reach beyond the last query or key. The line of random bits of a query is hashed once; each key takes one more mixing.
  */
 #pragma once
 
@@ -25,7 +25,13 @@ ON_GPU float attn_keep(const struct attn &a, uint32_t line, int key)
     return dropout_factor(a.drop, line, (uint32_t)key);
 }
 
-/* The score of a product, and its slope d score / d (scale q.k). What lies beyond rows and keys stays in the line. */
+/* The bias of head h by query - key. */
+ON_GPU const float *attn_line(const struct attn &a, int h)
+{
+    return a.lines + (int64_t)h * a.span + ATTN_PAD + a.keys - 1;
+}
+
+/* The score of a product, and its slope d score / d (scale q.k). */
 ON_GPU float attn_score(const struct attn &a, int h, int query, int key, float product, float *slope)
 {
     float x = product * a.scale;
@@ -34,7 +40,5 @@ ON_GPU float attn_score(const struct attn &a, int h, int query, int key, float p
         float t = tanhf(x / a.cap);
         *slope = fmaf(-t, t, 1.0f), x = a.cap * t;
     }
-    if (!a.lines) return x;
-    int at = min(max(query - key + a.keys - 1, 0), a.span - 1);
-    return x + a.lines[(int64_t)h * a.span + at];
+    return a.lines ? x + attn_line(a, h)[query - key] : x;
 }

@@ -130,10 +130,11 @@ struct cuda_attn_places {
 };
 struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op);
 
-/* For attention's bias: elements per head's line, and tiles of queries that leave partial sums of its gradient. */
+/* For attention's bias: elements per head's line, with room for tiles that reach beyond queries and keys, and the most tiles
+ * of queries that leave partial sums of its gradient. */
 static inline int cuda_attn_span(int64_t time, int64_t keys)
 {
-    return (int)((time > keys ? time : keys) + keys);
+    return (int)((time > keys ? time : keys) + keys) + 2 * ATTN_PAD;
 }
 int64_t cuda_attn_bias_tiles(int64_t time, int64_t size);
 
