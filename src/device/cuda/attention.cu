@@ -8,8 +8,9 @@
 namespace
 {
 
-/* Features beyond a key interval per query and the softmax of products. */
-enum { SCORES = 1, HOLES = 2 };
+/* Features beyond a key interval per query and the softmax of products. BIASED: by places in the row. SCORES: soft-cap, dropout,
+ * and a bias by places in a cache. */
+enum { BIASED = 1, SCORES = 2, HOLES = 4 };
 
 /* Tensor cores: a 16-bit type and heads whose rows are whole pieces of 16 bytes (cuda_attn_on_tensor_cores). Head sizes
  * that would be padded much stay with the other kernels where warpgroups are asked for. */
@@ -20,16 +21,18 @@ static const struct way {
     int (*backward)(const struct cuda_queue *queue, struct attn *a);
 } ways[] = {
     {true, true, 0, cuda_attn_hopper, cuda_attn_hopper_backward},
+    {true, true, BIASED, cuda_attn_hopper_biased, cuda_attn_hopper_backward_biased},
     {true, false, 0, cuda_attn_forward, cuda_attn_backward},
-    {true, false, SCORES, cuda_attn_forward_more, cuda_attn_backward_more},
-    {false, false, SCORES | HOLES, cuda_attn_plain, cuda_attn_plain_backward},
+    {true, false, BIASED | SCORES, cuda_attn_forward_more, cuda_attn_backward_more},
+    {false, false, BIASED | SCORES | HOLES, cuda_attn_plain, cuda_attn_plain_backward},
 };
 
 static const struct way *way_of(const struct cuda_queue *queue, const struct attn *a)
 {
     bool mma = cuda_attn_on_tensor_cores(a->type, a->size) && !a->standard;
     bool groups = queue->warpgroups && (a->size <= 64 || a->size > 96);
-    int asks = (a->modified || a->drop.below ? SCORES : 0) | (a->mask == MASK_BLOCKS ? HOLES : 0);
+    int asks = (a->buckets ? BIASED : 0) | (a->mask == MASK_BLOCKS ? HOLES : 0);
+    if (a->cap > 0 || a->drop.below || (a->buckets && a->cached)) asks |= SCORES;
     const struct way *way = ways;
     while ((way->tensor_cores && !mma) || (way->warpgroups && !groups) || (asks & ~way->knows)) way++;
     return way;

@@ -87,6 +87,9 @@ int cuda_attn_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_hopper_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a);
+/* With a bias and without a cache, soft-cap and dropout. */
+int cuda_attn_hopper_biased(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_hopper_backward_biased(const struct cuda_queue *queue, struct attn *a);
 /* With scores modified or probabilities dropped. */
 int cuda_attn_forward_more(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_backward_more(const struct cuda_queue *queue, struct attn *a);

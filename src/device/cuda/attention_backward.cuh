@@ -41,22 +41,6 @@ ON_GPU void mask(float (&s)[high][tiles][4], const int2 *ranges, int row, int co
     }
 }
 
-/* Products become scores with a bias; line: attn_line of the head, places as of mask. */
-template <bool keys, int high, int tiles>
-ON_GPU void bias_tile(float (&s)[high][tiles][4], float scale, const float *line, int row, int column)
-{
-    line += keys ? column - row : row - column;
-#pragma unroll
-    for (int m = 0; m < high; m++)
-#pragma unroll
-        for (int n = 0; n < tiles; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int distance = m * 16 + i / 2 * 8 - n * 8 - i % 2;
-                s[m][n][i] = fmaf(s[m][n][i], scale, line[keys ? -distance : distance]);
-            }
-}
-
 /* Products become scores and their slopes; head h of row b, places as of mask. */
 template <bool keys, int high, int tiles>
 ON_GPU void score_tile(const struct attn &a, float (&s)[high][tiles][4], float (&slope)[high][tiles][4],

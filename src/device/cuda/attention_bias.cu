@@ -15,7 +15,7 @@ static __global__ void __launch_bounds__(THREADS) spread(const struct attn a, co
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= (int64_t)a.heads * a.span) return;
-    int h = (int)(i / a.span), offset = ATTN_PAD + a.keys - 1 - (int)(i % a.span);
+    int h = (int)(i / a.span), offset = ATTN_BEYOND + a.keys - 1 - (int)(i % a.span);
     lines[i] = plain_element(a, bias, (int64_t)plain_bucket(a.by_distance, offset) * a.heads + h);
 }
 

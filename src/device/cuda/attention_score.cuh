@@ -28,7 +28,7 @@ ON_GPU float attn_keep(const struct attn &a, uint32_t line, int key)
 /* The bias of head h by query - key. */
 ON_GPU const float *attn_line(const struct attn &a, int h)
 {
-    return a.lines + (int64_t)h * a.span + ATTN_PAD + a.keys - 1;
+    return a.lines + (int64_t)h * a.span + ATTN_BEYOND + a.keys - 1;
 }
 
 /* The score of a product, and its slope d score / d (scale q.k). */
@@ -41,4 +41,21 @@ ON_GPU float attn_score(const struct attn &a, int h, int query, int key, float p
         *slope = fmaf(-t, t, 1.0f), x = a.cap * t;
     }
     return a.lines ? x + attn_line(a, h)[query - key] : x;
+}
+
+/* Products become scores with a bias and no soft-cap; line: attn_line of the head. C tiles of queries `row` and keys `column` on,
+ * of keys and queries with `keys`; the tile's first elements for this lane. */
+template <bool keys, int high, int tiles>
+ON_GPU void bias_tile(float (&s)[high][tiles][4], float scale, const float *line, int row, int column)
+{
+    line += keys ? column - row : row - column;
+#pragma unroll
+    for (int m = 0; m < high; m++)
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int distance = m * 16 + i / 2 * 8 - n * 8 - i % 2;
+                s[m][n][i] = fmaf(s[m][n][i], scale, line[keys ? -distance : distance]);
+            }
 }
