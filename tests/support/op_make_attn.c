@@ -140,10 +140,11 @@ static double any_mask(struct op_case *c, const struct heads *s, const struct at
     case_fill(c, at->q, 0, heat);
     if (causal) case_in(c, at->pos, DT_I32, DIMS(s->batch, s->time)), fill_pos(c, at->pos, s, packed);
     if (special && case_flip(c)) any_lengths(c, at->lengths, s);
-    if (special && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
+    bool alone = is_biased(c) && case_below(c, 3); /* the bias, without what other kernels are for */
+    if (special && !alone && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
     if (special && (is_biased(c) || case_below(c, 3) == 0)) any_bias(c, at->bias, s);
-    if (special && case_below(c, 4) == 0) any_dropout(c, at->scalars);
-    attr->standard = c->index % 7 == 3;
+    if (special && !alone && case_below(c, 4) == 0) any_dropout(c, at->scalars);
+    attr->standard = c->index % 7 == 3 && !alone;
     static const char *const names[MASK_COUNT] = {"causal", "full", "cross", "blocks"};
     case_note(c, "%s%s%s%s window %d block %d %d %d cap %g drop %.2g %sheat %.0f",
               attr->cached ? "cached " : "", attr->whole_rows ? "whole rows " : "",
@@ -165,6 +166,7 @@ static void any_kind(struct op_case *c, struct heads *s, double limit)
 {
     if (is_whole(c) || c->op.attr.cached || c->index % 2 == 0) return;
     c->op.attr.mask = (enum mask_kind)PICK(c, MASK_CAUSAL, MASK_FULL, MASK_FULL, MASK_CROSS, MASK_BLOCKS);
+    if (is_biased(c) && c->op.attr.mask == MASK_BLOCKS) c->op.attr.mask = MASK_CAUSAL;
     if (c->op.attr.mask != MASK_CROSS) return;
     s->keys = PICK(c, 1, 3, 64, 67, 130, 300);
     fit_heads(c, s, limit);
