@@ -53,6 +53,21 @@ static struct heads whole_heads(struct op_case *c, double limit)
 /* One case in five. */
 static bool is_whole(const struct op_case *c) { return c->index % 5 == 4; }
 
+/* One case in four of the others has a bias, in backward with heads that tensor cores take and rows that reach beyond the
+ * largest distance. */
+static bool is_biased(const struct op_case *c) { return c->index % 4 == 1 && !is_whole(c); }
+
+static struct heads biased_heads(struct op_case *c, double limit)
+{
+    struct heads s = {.batch = PICK(c, 1, 2, 3), .time = PICK(c, 33, 67, 131, 200, 257, 300)};
+    s.kv_heads = PICK(c, 1, 2);
+    s.heads = s.kv_heads * PICK(c, 1, 2, 3);
+    s.size = PICK(c, 40, 64, 64, 80, 96, 128);
+    s.keys = s.time;
+    fit_heads(c, &s, limit);
+    return s;
+}
+
 static void heads_in(struct op_case *c, int slot, const struct heads *s, bool query, bool keys)
 {
     case_in(c, slot, c->type,
@@ -125,10 +140,11 @@ static double any_mask(struct op_case *c, const struct heads *s, const struct at
     case_fill(c, at->q, 0, heat);
     if (causal) case_in(c, at->pos, DT_I32, DIMS(s->batch, s->time)), fill_pos(c, at->pos, s, packed);
     if (special && case_flip(c)) any_lengths(c, at->lengths, s);
-    if (special && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
-    if (special && case_below(c, 3) == 0) any_bias(c, at->bias, s);
-    if (special && case_below(c, 4) == 0) any_dropout(c, at->scalars);
-    attr->standard = c->index % 7 == 3;
+    bool alone = is_biased(c) && case_below(c, 3); /* the bias, without what other kernels are for */
+    if (special && !alone && case_below(c, 3) == 0) attr->cap = (float)PICK(c, 2, 20, 50);
+    if (special && (is_biased(c) || case_below(c, 3) == 0)) any_bias(c, at->bias, s);
+    if (special && !alone && case_below(c, 4) == 0) any_dropout(c, at->scalars);
+    attr->standard = c->index % 7 == 3 && !alone;
     static const char *const names[MASK_COUNT] = {"causal", "full", "cross", "blocks"};
     case_note(c, "%s%s%s%s window %d block %d %d %d cap %g drop %.2g %sheat %.0f",
               attr->cached ? "cached " : "", attr->whole_rows ? "whole rows " : "",
@@ -150,6 +166,7 @@ static void any_kind(struct op_case *c, struct heads *s, double limit)
 {
     if (is_whole(c) || c->op.attr.cached || c->index % 2 == 0) return;
     c->op.attr.mask = (enum mask_kind)PICK(c, MASK_CAUSAL, MASK_FULL, MASK_FULL, MASK_CROSS, MASK_BLOCKS);
+    if (is_biased(c) && c->op.attr.mask == MASK_BLOCKS) c->op.attr.mask = MASK_CAUSAL;
     if (c->op.attr.mask != MASK_CROSS) return;
     s->keys = PICK(c, 1, 3, 64, 67, 130, 300);
     fit_heads(c, s, limit);
@@ -176,8 +193,10 @@ void make_attn_bwd(struct op_case *c)
     static const int from[] = {ATTN_BWD_Q,       ATTN_BWD_K,    ATTN_BWD_V,       ATTN_BWD_POS,
                                ATTN_BWD_LENGTHS, ATTN_BWD_BIAS, ATTN_BWD_SCALARS, -1},
                      to[] = {ATTN_BWD_O, ATTN_BWD_LSE, -1};
-    struct heads s = is_whole(c) ? whole_heads(c, 5e6) : any_heads(c, false, 2e6);
-    any_kind(c, &s, 2e6);
+    struct heads s = is_whole(c)    ? whole_heads(c, 5e6)
+                     : is_biased(c) ? biased_heads(c, 4e6)
+                                    : any_heads(c, false, 2e6);
+    any_kind(c, &s, is_biased(c) ? 4e6 : 2e6);
     for (int i = ATTN_BWD_DO; i <= ATTN_BWD_O; i++) {
         bool query = i != ATTN_BWD_K && i != ATTN_BWD_V;
         heads_in(c, i, &s, query, !query);

@@ -8,8 +8,9 @@
 namespace
 {
 
-/* Features beyond a key interval per query and the softmax of products. */
-enum { SCORES = 1, HOLES = 2 };
+/* Features beyond a key interval per query and the softmax of products. BIASED: by places in the row. SCORES: soft-cap, dropout,
+ * and a bias by places in a cache. */
+enum { BIASED = 1, SCORES = 2, HOLES = 4 };
 
 /* Tensor cores: a 16-bit type and heads whose rows are whole pieces of 16 bytes (cuda_attn_on_tensor_cores). Head sizes
  * that would be padded much stay with the other kernels where warpgroups are asked for. */
@@ -20,16 +21,18 @@ static const struct way {
     int (*backward)(const struct cuda_queue *queue, struct attn *a);
 } ways[] = {
     {true, true, 0, cuda_attn_hopper, cuda_attn_hopper_backward},
+    {true, true, BIASED, cuda_attn_hopper_biased, cuda_attn_hopper_backward_biased},
     {true, false, 0, cuda_attn_forward, cuda_attn_backward},
-    {true, false, SCORES, cuda_attn_forward_more, cuda_attn_backward_more},
-    {false, false, SCORES | HOLES, cuda_attn_plain, cuda_attn_plain_backward},
+    {true, false, BIASED | SCORES, cuda_attn_forward_more, cuda_attn_backward_more},
+    {false, false, BIASED | SCORES | HOLES, cuda_attn_plain, cuda_attn_plain_backward},
 };
 
 static const struct way *way_of(const struct cuda_queue *queue, const struct attn *a)
 {
     bool mma = cuda_attn_on_tensor_cores(a->type, a->size) && !a->standard;
     bool groups = queue->warpgroups && (a->size <= 64 || a->size > 96);
-    int asks = (a->modified || a->drop.below ? SCORES : 0) | (a->mask == MASK_BLOCKS ? HOLES : 0);
+    int asks = (a->buckets ? BIASED : 0) | (a->mask == MASK_BLOCKS ? HOLES : 0);
+    if (a->cap > 0 || a->drop.below || (a->buckets && a->cached)) asks |= SCORES;
     const struct way *way = ways;
     while ((way->tensor_cores && !mma) || (way->warpgroups && !groups) || (asks & ~way->knows)) way++;
     return way;
@@ -48,6 +51,7 @@ static struct attn attn_of(const struct tensor *qd, const struct tensor *kd, con
     a.global_blocks = attr->global_blocks;
     a.cap = attr->cap, a.modified = attr->cap > 0 || bias;
     a.buckets = bias ? (int)bias->dim[0] : 0, a.span = cuda_attn_span(a.time, a.keys);
+    if (bias) a.by_distance = bias_buckets(a.buckets, attr);
     a.scale = attr->scale, a.top_scale = a.modified ? 1.0f : attr->scale;
     a.scale2 = a.top_scale * ATTN_LOG2E;
     a.padded = (a.time + ATTN_PAD - 1) / ATTN_PAD * ATTN_PAD;
@@ -72,19 +76,19 @@ extern "C" int cuda_attn_ours(const struct cuda_queue *queue, const struct kerne
     if (a.splits) return cuda_attn_decode(queue, &a);
     if (a.buckets) {
         a.lines = (float *)call->work;
-        int status = cuda_attn_spread(queue, &a, call->op, call->in[ATTN_BIAS]);
+        int status = cuda_attn_spread(queue, &a, call->in[ATTN_BIAS]);
         if (status) return status;
     }
     return way_of(queue, &a)->forward(queue, &a);
 }
 
-/* dbias (+)= what the backward passes' P and dS say, once more. */
+/* dbias (+)= the sums that the backward passes have left, or else those of a pass that computes P and dS once more. */
 static int bias_gradient(const struct cuda_queue *queue, struct attn *a, const struct kernel_call *call)
 {
-    int status = cuda_attn_bias_sums(queue, a, call->op);
+    int status = a->bias_tiles ? 0 : cuda_attn_bias_sums(queue, a);
     if (status) return status;
-    return cuda_attn_fold(queue, a, (int)cuda_attn_bias_tiles(a->time, a->size), call->out[ATTN_BWD_DBIAS],
-                          call_out(call, ATTN_BWD_DBIAS)->type, call->accumulate);
+    return cuda_attn_fold(queue, a, call->out[ATTN_BWD_DBIAS], call_out(call, ATTN_BWD_DBIAS)->type,
+                          call->accumulate);
 }
 
 extern "C" int cuda_attn_bwd_ours(const struct cuda_queue *queue, const struct kernel_call *call)
@@ -102,11 +106,12 @@ extern "C" int cuda_attn_bwd_ours(const struct cuda_queue *queue, const struct k
     char *work = (char *)call->work;
     a.lse2 = (float *)work, a.delta = (float *)(work + at.delta);
     a.range = (int2 *)(work + at.range), a.spans = (int4 *)(work + at.spans);
-    a.drop_lines = (uint32_t *)(work + at.drop_lines), a.bucket_sums = (float *)(work + at.bucket_sums);
+    a.drop_lines = (uint32_t *)(work + at.drop_lines);
+    if (call->out[ATTN_BWD_DBIAS]) a.bucket_sums = (float *)(work + at.bucket_sums);
     int status = 0;
     if (a.buckets) {
         a.lines = (float *)(work + at.lines);
-        status = cuda_attn_spread(queue, &a, call->op, call->in[ATTN_BWD_BIAS]);
+        status = cuda_attn_spread(queue, &a, call->in[ATTN_BWD_BIAS]);
     }
     if (!status) status = cuda_attn_prepare(queue, &a);
     if (!status) status = way_of(queue, &a)->backward(queue, &a);

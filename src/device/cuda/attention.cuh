@@ -24,6 +24,7 @@
 #include "device/cuda/kernels.h"
 
 #include "device/cuda/random.cuh"
+#include "tape/bias_bucket.h"
 
 #include <cuda_runtime.h>
 #include <limits.h>
@@ -58,6 +59,7 @@ struct attn {
     float cap;
     const float *lines; /* [heads][span] or NULL */
     int span, buckets;
+    struct bias_buckets by_distance;
     struct drop drop;
     int stages;  /* buffers a kernel has for the rows that stream through it: 1 or 2 */
     int section; /* heads that share the second-level cache */
@@ -69,7 +71,8 @@ struct attn {
     int padded;
     float *lse2, *delta;
     uint32_t *drop_lines; /* [B,H,padded], where numbers are dropped */
-    float *bucket_sums;   /* [B,H,tiles,buckets]: of the bias's gradient */
+    float *bucket_sums; /* [B,H,bias_tiles,buckets]: of the bias's gradient; NULL where nobody asks for it */
+    int bias_tiles;     /* of queries, whose sums a pass leaves; 0: it leaves none */
     int2 *range;
     int4 *spans;
 };
@@ -84,13 +87,17 @@ int cuda_attn_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_hopper_backward(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a);
+/* With a bias and without a cache, soft-cap and dropout. */
+int cuda_attn_hopper_biased(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_hopper_backward_biased(const struct cuda_queue *queue, struct attn *a);
 /* With scores modified or probabilities dropped. */
 int cuda_attn_forward_more(const struct cuda_queue *queue, struct attn *a);
 int cuda_attn_backward_more(const struct cuda_queue *queue, struct attn *a);
-/* The bias: lines before any pass; after the backward ones the sums of its gradient, then dbias (+)= their sum. */
-int cuda_attn_spread(const struct cuda_queue *queue, struct attn *a, const struct op *op, const void *bias);
-int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a, const struct op *op);
-int cuda_attn_fold(const struct cuda_queue *queue, struct attn *a, int tiles, void *grad, enum dtype type,
+/* The bias: lines before any pass; after the backward ones the sums of its gradient, where these left none, then
+ * dbias (+)= their sum. */
+int cuda_attn_spread(const struct cuda_queue *queue, struct attn *a, const void *bias);
+int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a);
+int cuda_attn_fold(const struct cuda_queue *queue, struct attn *a, void *grad, enum dtype type,
                    bool accumulate);
 }
 

@@ -13,6 +13,7 @@
  * query heads of its kv head, one after the other.
  */
 #include "device/cuda/attention_backward.cuh"
+#include "device/cuda/attention_bias_sums.cuh"
 
 namespace
 {
@@ -106,7 +107,8 @@ template <int width, bool keys> struct owned {
 template <class type, int width, bool keys, bool more, int high>
 ON_GPU void meet(const struct attn &a, int b, int h, const struct owned<width, keys> (&own)[2],
                  const struct stats<keys, high> &stat, uint32_t stage, int column, const int2 *ranges,
-                 int row, int stream_row, float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4])
+                 int row, int stream_row, float (&d1)[high][width / 8][4], float (&d2)[high][width / 8][4],
+                 float *sums)
 {
     typedef struct room<width, keys> room;
     const int wide = cut<width, keys>::WIDE, lane = threadIdx.x % 32;
@@ -117,7 +119,10 @@ ON_GPU void meet(const struct attn &a, int b, int h, const struct owned<width, k
     const int first = row + lane / 4, other = stream_row + column + lane % 4 * 2;
     float slope[more ? high : 1][more ? wide / 8 : 1][4], keep[more ? high : 1][more ? wide / 8 : 1][4];
     if constexpr (more) {
-        if (a.modified) score_tile<keys>(a, s, slope, h, first, other);
+        if (a.cap > 0)
+            score_tile<keys>(a, s, slope, h, first, other);
+        else if (a.lines)
+            bias_tile<keys>(s, a.scale, attn_line(a, h), first, other);
         if (a.drop.below) {
             keep_tile<keys>(a, keep, a.drop_lines + ((int64_t)b * a.heads + h) * a.padded, first, other);
             times(dp, keep);
@@ -127,8 +132,9 @@ ON_GPU void meet(const struct attn &a, int b, int h, const struct owned<width, k
     probabilities(s, stat, column, a.scale2);
     differentials(dp, s, stat, column);
     if constexpr (more) {
+        if (!keys && a.bias_tiles) bias_add(a, sums, dp, stream_row + column - row);
         if (a.drop.below) times(s, keep);
-        if (a.modified) times(dp, slope);
+        if (a.cap > 0) times(dp, slope);
     }
 #pragma unroll
     for (int step = 0; step < wide / 16; step++) {
@@ -148,7 +154,7 @@ template <class type, int width, bool keys, bool more, int high>
 ON_GPU void meet_block(const struct attn &a, const struct work &w, int h,
                        const struct owned<width, keys> (&own)[2], const struct stats<keys, high> &stat,
                        uint32_t stage, int row, int stream_row, float (&d1)[high][width / 8][4],
-                       float (&d2)[high][width / 8][4])
+                       float (&d2)[high][width / 8][4], float *sums)
 {
     const int wide = cut<width, keys>::WIDE, rows = 16 * high;
     static_assert(!keys || wide == ATTN_GRAIN, "a span belongs to the queries that are taken at a time");
@@ -159,7 +165,7 @@ ON_GPU void meet_block(const struct attn &a, const struct work &w, int h,
         if (!attn_meets(span, key, count)) continue;
         const int2 *ranges = attn_needs_mask(span, key, count) ? a.range + (int64_t)w.b * a.padded : 0;
         meet<type, width, keys, more, high>(a, w.b, h, own, stat, stage, column, ranges, row, stream_row, d1,
-                                            d2);
+                                            d2, sums);
     }
 }
 
@@ -202,6 +208,12 @@ template <class type, int width, bool keys, bool more> ON_GPU void walk(const st
     load_stats<keys, high>(a, w, row, stat);
     float d1[high][width / 8][4], d2[high][width / 8][4];
     clear(d1), clear(d2);
+    const int wide = cut<width, keys>::WIDE;
+    float *sums = 0; /* of the bias's gradient, this warp's */
+    if constexpr (more && !keys) {
+        sums = (float *)(pool + 2 * room::OWNED + a.stages * room::STAGE);
+        if (a.bias_tiles) sums += warp * bias_floats<high, wide / 8>(a), bias_clear<high, wide / 8>(a, sums);
+    }
 
     int block = w.first, h = 0;
     uint32_t stage = stage0;
@@ -219,13 +231,18 @@ template <class type, int width, bool keys, bool more> ON_GPU void walk(const st
         }
         stat.stream = (const float *)(pool + (stage - owned0) + 2 * room::STREAMED) + lane % 4 * 2;
         meet_block<type, width, keys, more, high>(a, w, w.h + h, own, stat, stage, row, block * STREAM, d1,
-                                                  d2);
+                                                  d2, sums);
         stage = next, block = next_block, h = next_h;
     }
     copy_wait<0>();
     __syncthreads();
     char *mine = pool + warp * 16 * high * tile<width>::ROW_BYTES;
     store<type, width, keys, high>(a, w, mine, mine + room::OWNED, row, d1, d2);
+    if constexpr (more && !keys) {
+        if (a.bias_tiles)
+            bias_finish<high, wide / 8, MMA_THREADS>(a, sums - warp * bias_floats<high, wide / 8>(a),
+                                                     bias_sums_at(a, w.b, w.h, w.row / room::ROWS));
+    }
 }
 
 template <class type, int width>
@@ -255,15 +272,28 @@ static __global__ void __launch_bounds__(MMA_THREADS, 2) queries_pass_more(const
     walk<type, width, false, true>(a);
 }
 
+/* Shared memory for the bias's gradient, which the queries pass gathers if it has the room. */
+template <int width, bool keys> static size_t sums_bytes(const struct cuda_queue *queue, struct attn *a)
+{
+    typedef struct room<width, keys> room;
+    if (keys || !a->bucket_sums) return 0;
+    size_t bytes =
+        (size_t)(MMA_WARPS * bias_floats<cut<width, keys>::HIGH, cut<width, keys>::WIDE / 8>(*a)) * 4;
+    if (room::bytes(1) + bytes > queue->shared_most) return 0;
+    a->bias_tiles = (a->time + room::ROWS - 1) / room::ROWS;
+    return bytes;
+}
+
 template <int width, bool keys>
 static int launch(const struct cuda_queue *queue, struct attn *a, attn_kernel *kernel)
 {
     typedef struct room<width, keys> room;
     int rows = keys ? a->keys : a->time, heads = a->batch * (keys ? a->kv_heads : a->heads);
-    a->stages = room::bytes(2) <= queue->shared_most ? 2 : 1;
+    const size_t sums = sums_bytes<width, keys>(queue, a);
+    a->stages = room::bytes(2) + sums <= queue->shared_most ? 2 : 1;
     a->section = attn_section(a, keys ? (int64_t)a->time * a->group : a->keys, heads, 2);
     return attn_launch(kernel, (int64_t)heads * ((rows + room::ROWS - 1) / room::ROWS), MMA_THREADS,
-                       room::bytes(a->stages), queue, a);
+                       room::bytes(a->stages) + sums, queue, a);
 }
 
 template <bool keys>

@@ -11,6 +11,7 @@
  * then loaded over block i - 2.
  */
 #include "device/cuda/attention_hopper.cuh"
+#include "device/cuda/attention_score.cuh"
 #include "device/cuda/attention_softmax.cuh"
 
 namespace
@@ -50,7 +51,7 @@ ON_GPU struct attn_span see(const struct attn &a, int b, int row, int2 *ranges, 
     return all;
 }
 
-template <class type, int width>
+template <class type, int width, bool biased>
 static __global__ void __launch_bounds__(cut<width>::THREADS, cut<width>::BLOCKS) forward(const struct attn a)
 {
 #if WG_BODY
@@ -97,6 +98,7 @@ static __global__ void __launch_bounds__(cut<width>::THREADS, cut<width>::BLOCKS
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_settled(s), wgmma_settled(r.out);
+            if (biased) bias_tile<false>(s, a.scale, attn_line(a, h), row + lane / 4, key + lane % 4 * 2);
             if (attn_needs_mask(mine, key, WG_STREAM)) soft_mask(s, ranges + warp * 16, key, lane);
             soften(s, r, a.scale2);
             uint32_t p[WG_STREAM / 16][4];
@@ -121,12 +123,13 @@ static __global__ void __launch_bounds__(cut<width>::THREADS, cut<width>::BLOCKS
 #endif
 }
 
-template <int width> static int launch(const struct cuda_queue *queue, struct attn *a)
+template <int width, bool biased> static int launch(const struct cuda_queue *queue, struct attn *a)
 {
     typedef struct cut<width> cut;
     a->section = attn_section(a, a->keys, a->batch * a->heads, 2);
     int64_t tiles = (a->time + cut::ROWS - 1) / cut::ROWS;
-    return attn_launch(a->type == DT_BF16 ? forward<type_bf16, width> : forward<type_f16, width>,
+    return attn_launch(a->type == DT_BF16 ? forward<type_bf16, width, biased>
+                                          : forward<type_f16, width, biased>,
                        (int64_t)a->batch * a->heads * tiles, cut::THREADS, cut::SHARED, queue, a);
 }
 
@@ -152,5 +155,10 @@ extern "C" bool cuda_attn_has_warpgroups(void)
 
 extern "C" int cuda_attn_hopper(const struct cuda_queue *queue, struct attn *a)
 {
-    return a->size <= 64 ? launch<64>(queue, a) : launch<128>(queue, a);
+    return a->size <= 64 ? launch<64, false>(queue, a) : launch<128, false>(queue, a);
+}
+
+extern "C" int cuda_attn_hopper_biased(const struct cuda_queue *queue, struct attn *a)
+{
+    return a->size <= 64 ? launch<64, true>(queue, a) : launch<128, true>(queue, a);
 }

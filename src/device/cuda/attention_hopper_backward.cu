@@ -3,37 +3,43 @@
  * A warpgroup owns 64 rows; fragments of them stay in registers where those suffice, else the rows stay in shared
  * memory. Blocks of 64 streaming rows go through buffers, AHEAD blocks ahead. Per block a warpgroup starts both
  * products S and dP, makes P from the first, dS from both, and starts the products for the gradients, which are
- * waited for together with the next S (or at once). The order of buffers is that of attention_hopper.cu.
+ * waited for together with the next S (or at once). The order of buffers is that of attention_hopper.cu. With a bias the
+ * queries pass gathers its gradient from dS while the tensor cores multiply with it.
  */
 #include "device/cuda/attention_backward.cuh"
+#include "device/cuda/attention_bias_sums.cuh"
 #include "device/cuda/attention_hopper.cuh"
 
 namespace
 {
 
-enum { STAGES = 4, AHEAD = 2 };
+enum { AHEAD = 2 };
 
 /* GROUPS: warpgroups of a block, 1 or 2. BLOCKS: of a multiprocessor. KEEPS: fragments of the owned rows stay in
- * registers. WAITS: for the gradients at once, where registers do not suffice otherwise. */
+ * registers. WAITS: for the gradients at once, where registers do not suffice otherwise; with a bias they never do.
+ * STAGES: buffers; three suffice where nothing of the block before is under way. */
 template <int width, bool keys> struct cut;
 template <> struct cut<64, true> {
-    enum { GROUPS = 1, BLOCKS = 2, KEEPS = 1, WAITS = 0 };
+    enum { GROUPS = 1, BLOCKS = 2, KEEPS = 1, WAITS = 0, STAGES = 4 };
 };
 template <> struct cut<64, false> {
-    enum { GROUPS = 1, BLOCKS = 3, KEEPS = 1, WAITS = 1 };
+    enum { GROUPS = 1, BLOCKS = 3, KEEPS = 1, WAITS = 1, STAGES = 3 };
 };
 template <> struct cut<128, true> {
-    enum { GROUPS = 2, BLOCKS = 1, KEEPS = 0, WAITS = 1 };
+    enum { GROUPS = 2, BLOCKS = 1, KEEPS = 0, WAITS = 1, STAGES = 4 };
 };
 template <> struct cut<128, false> {
-    enum { GROUPS = 2, BLOCKS = 1, KEEPS = 1, WAITS = 1 };
+    enum { GROUPS = 2, BLOCKS = 1, KEEPS = 1, WAITS = 1, STAGES = 4 };
 };
 
 template <int width, bool keys> struct room {
+    static_assert(cut<width, keys>::STAGES > AHEAD + 1 || cut<width, keys>::WAITS,
+                  "a block is not loaded over one in use");
     enum {
         GROUPS = cut<width, keys>::GROUPS,
         THREADS = GROUPS * WG_THREADS,
         ROWS = GROUPS * WG_ROWS,
+        STAGES = cut<width, keys>::STAGES,
         STAGE = 2 * wg_tile<width>::BYTES,
         OWNED = cut<width, keys>::KEEPS
                     ? 0
@@ -124,15 +130,23 @@ ON_GPU void load_owned(const struct attn &a, const struct work &w, uint32_t to, 
     }
 }
 
+/* A warp's sums of the bias's gradient, behind the buffers; found anew rather than kept in registers. */
+template <int width> ON_GPU float *sums_of(const struct attn &a, int warp)
+{
+    typedef struct room<width, false> room;
+    char *to = wg_pool() + room::OWNED + room::STAGES * (room::STAGE + room::STATS);
+    return (float *)to + warp * bias_floats<1, STREAM / 8>(a);
+}
+
 /* A warpgroup's 64 rows from `row` on and the streaming block at stream_row, in the buffer `stage`; span: of the
  * queries among them. */
-template <class type, int width, bool keys>
+template <class type, int width, bool keys, bool biased>
 ON_GPU void meet(const struct attn &a, const struct work &w,
                  const struct owned<width, cut<width, keys>::KEEPS> &own, const struct stats<keys, 1> &stat,
-                 struct attn_span span, uint32_t stage, int row, int stream_row, float (&d1)[1][width / 8][4],
-                 float (&d2)[1][width / 8][4])
+                 struct attn_span span, uint32_t stage, int row, int stream_row, int h,
+                 float (&d1)[1][width / 8][4], float (&d2)[1][width / 8][4])
 {
-    const int key = keys ? row : stream_row, lane = threadIdx.x % 32;
+    const int key = keys ? row : stream_row, lane = threadIdx.x % 32, mine = row + threadIdx.x / 32 % 4 * 16;
     if (!attn_meets(span, key, WG_ROWS)) {
         wgmma_wait<0>();
         return;
@@ -145,9 +159,9 @@ ON_GPU void meet(const struct attn &a, const struct work &w,
     wgmma_commit();
     wgmma_wait<1>();
     wgmma_settled(s);
+    if (biased) bias_tile<keys>(s, a.scale, attn_line(a, h), mine + lane / 4, stream_row + lane % 4 * 2);
     if (attn_needs_mask(span, key, WG_ROWS))
-        mask<keys>(s, a.range + (int64_t)w.b * a.padded, row + threadIdx.x / 32 % 4 * 16 + lane / 4,
-                   stream_row + lane % 4 * 2);
+        mask<keys>(s, a.range + (int64_t)w.b * a.padded, mine + lane / 4, stream_row + lane % 4 * 2);
     probabilities(s, stat, 0, a.scale2);
     uint32_t x[STREAM / 16][4], y[STREAM / 16][4];
     if (keys) wg_pack<type>(x, s);
@@ -159,10 +173,12 @@ ON_GPU void meet(const struct attn &a, const struct work &w,
     if (keys) wg_collect<type, width>(d2, x, stage + wg_tile<width>::BYTES);
     wg_collect<type, width>(d1, y, stage);
     wgmma_commit();
-    if (cut<width, keys>::WAITS) wgmma_wait<0>();
+    if (biased && !keys && a.bias_tiles)
+        bias_add(a, sums_of<width>(a, thread_again() / 32), dp, stream_row - mine);
+    if (biased || cut<width, keys>::WAITS) wgmma_wait<0>();
 }
 
-template <class type, int width, bool keys> ON_GPU void walk(const struct attn &a)
+template <class type, int width, bool keys, bool biased> ON_GPU void walk(const struct attn &a)
 {
     typedef struct room<width, keys> room;
     const int group = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -170,7 +186,7 @@ template <class type, int width, bool keys> ON_GPU void walk(const struct attn &
     const int row = w.row + group * WG_ROWS, heads = keys ? a.group : 1;
     char *pool = wg_pool();
     const uint32_t owned0 = shared_address(pool), stage0 = owned0 + room::OWNED,
-                   stats0 = stage0 + STAGES * room::STAGE;
+                   stats0 = stage0 + room::STAGES * room::STAGE;
     struct owned<width, cut<width, keys>::KEEPS> own;
     load_owned<width, keys>(a, w, owned0, row, own);
     const bool any = w.first <= w.last;
@@ -185,22 +201,23 @@ template <class type, int width, bool keys> ON_GPU void walk(const struct attn &
     load_stats<keys, 1>(a, w, w.row + warp * 16, stat);
     float d1[1][width / 8][4], d2[1][width / 8][4];
     clear(d1), clear(d2);
+    if (biased && !keys && a.bias_tiles) bias_clear<1, STREAM / 8>(a, sums_of<width>(a, warp));
 
-    for (int turn = 0; at.h < heads; at = next_block<keys>(w, at), turn = (turn + 1) % STAGES) {
+    for (int turn = 0; at.h < heads; at = next_block<keys>(w, at), turn = (turn + 1) % room::STAGES) {
         const int grain = (keys ? at.block * STREAM : row) / ATTN_GRAIN; /* of two, the queries' */
         const struct attn_span span = attn_join(attn_span_at(a, w.b, grain), attn_span_at(a, w.b, grain + 1));
         copy_wait<AHEAD - 1>();
         wgmma_publish();
         __syncthreads();
-        const int to = (turn + AHEAD) % STAGES;
+        const int to = (turn + AHEAD) % room::STAGES;
         if (!keys) ahead.block = at.block + AHEAD, ahead.h = ahead.block > w.last; /* saves registers */
         if (ahead.h < heads) stream.load(a, w, stage0 + to * room::STAGE, stats0 + to * room::STATS, ahead);
         copy_commit();
         ahead = next_block<keys>(w, ahead);
-        stat.stream =
-            (const float *)(pool + room::OWNED + STAGES * room::STAGE + turn * room::STATS) + lane % 4 * 2;
-        meet<type, width, keys>(a, w, own, stat, span, stage0 + turn * room::STAGE, row, at.block * STREAM,
-                                d1, d2);
+        stat.stream = (const float *)(pool + room::OWNED + room::STAGES * room::STAGE + turn * room::STATS) +
+                      lane % 4 * 2;
+        meet<type, width, keys, biased>(a, w, own, stat, span, stage0 + turn * room::STAGE, row,
+                                        at.block * STREAM, w.h + at.h, d1, d2);
     }
     wgmma_wait<0>();
     wgmma_settled(d1), wgmma_settled(d2);
@@ -208,28 +225,42 @@ template <class type, int width, bool keys> ON_GPU void walk(const struct attn &
     __syncthreads();
     char *mine = pool + 2 * warp * room::RESULT;
     store<type, width, keys, 1>(a, w, mine, mine + room::RESULT, w.row + warp * 16, d1, d2);
+    if (biased && !keys && a.bias_tiles)
+        bias_finish<1, STREAM / 8, room::THREADS>(a, sums_of<width>(a, 0),
+                                                  bias_sums_at(a, w.b, w.h, w.row / room::ROWS));
 }
 
-template <class type, int width>
+template <class type, int width, bool biased>
 static __global__ void __launch_bounds__((room<width, true>::THREADS), (cut<width, true>::BLOCKS))
     keys_pass(const struct attn a)
 {
 #if WG_BODY
-    walk<type, width, true>(a);
+    walk<type, width, true, biased>(a);
 #else
     __trap();
 #endif
 }
 
-template <class type, int width>
+template <class type, int width, bool biased>
 static __global__ void __launch_bounds__((room<width, false>::THREADS), (cut<width, false>::BLOCKS))
     queries_pass(const struct attn a)
 {
 #if WG_BODY
-    walk<type, width, false>(a);
+    walk<type, width, false, biased>(a);
 #else
     __trap();
 #endif
+}
+
+/* Shared memory for the bias's gradient, which the queries pass gathers if it has the room. */
+template <int width> static size_t sums_bytes(const struct cuda_queue *queue, struct attn *a)
+{
+    typedef struct room<width, false> room;
+    if (!a->bucket_sums) return 0;
+    size_t bytes = (size_t)(room::THREADS / 32 * bias_floats<1, STREAM / 8>(*a)) * 4;
+    if (room::ALL + bytes > queue->shared_most) return 0;
+    a->bias_tiles = (a->time + room::ROWS - 1) / room::ROWS;
+    return bytes;
 }
 
 template <int width, bool keys>
@@ -237,24 +268,33 @@ static int launch(const struct cuda_queue *queue, struct attn *a, attn_kernel *k
 {
     typedef struct room<width, keys> room;
     int rows = keys ? a->keys : a->time, heads = a->batch * (keys ? a->kv_heads : a->heads);
+    size_t bytes = room::ALL + (keys ? 0 : sums_bytes<width>(queue, a));
     a->section = attn_section(a, keys ? (int64_t)a->time * a->group : a->keys, heads, 2);
-    return attn_launch(kernel, (int64_t)heads * ((rows + room::ROWS - 1) / room::ROWS), room::THREADS,
-                       room::ALL, queue, a);
+    return attn_launch(kernel, (int64_t)heads * ((rows + room::ROWS - 1) / room::ROWS), room::THREADS, bytes,
+                       queue, a);
 }
 
-template <int width> static int launch_both(const struct cuda_queue *queue, struct attn *a)
+template <class type, int width, bool biased>
+static int launch_both(const struct cuda_queue *queue, struct attn *a)
 {
-    bool bf16 = a->type == DT_BF16;
-    int status =
-        launch<width, true>(queue, a, bf16 ? keys_pass<type_bf16, width> : keys_pass<type_f16, width>);
-    if (status) return status;
-    return launch<width, false>(queue, a,
-                                bf16 ? queries_pass<type_bf16, width> : queries_pass<type_f16, width>);
+    int status = launch<width, true>(queue, a, keys_pass<type, width, biased>);
+    return status ? status : launch<width, false>(queue, a, queries_pass<type, width, biased>);
+}
+
+template <int width, bool biased> static int launch_type(const struct cuda_queue *queue, struct attn *a)
+{
+    return a->type == DT_BF16 ? launch_both<type_bf16, width, biased>(queue, a)
+                              : launch_both<type_f16, width, biased>(queue, a);
 }
 
 } // namespace
 
 extern "C" int cuda_attn_hopper_backward(const struct cuda_queue *queue, struct attn *a)
 {
-    return a->size <= 64 ? launch_both<64>(queue, a) : launch_both<128>(queue, a);
+    return a->size <= 64 ? launch_type<64, false>(queue, a) : launch_type<128, false>(queue, a);
+}
+
+extern "C" int cuda_attn_hopper_backward_biased(const struct cuda_queue *queue, struct attn *a)
+{
+    return a->size <= 64 ? launch_type<64, true>(queue, a) : launch_type<128, true>(queue, a);
 }

@@ -3,7 +3,7 @@
  * The two passes of attention_backward.cu, with the same roles: a block owns a tile of rows of one side (1, 2),
  * tiles of the other side stream past, dS meets streaming tensor 1 and, in the keys pass, P meets tensor 2.
  *
- * The gradient of a bias has a pass of its own, after either backward: a block has a tile of queries of one head and sums
+ * The gradient of a bias has a pass of its own, after a backward that does not leave its sums: a block has a tile of queries of one head and sums
  * dS by diagonals of its tiles, then diagonals by buckets, both in order.
  */
 #include "device/cuda/attention_plain.cuh"
@@ -141,8 +141,8 @@ template <int tile> static int launch(const struct cuda_queue *queue, struct att
 
 /* Sums of dS [tile][PITCH] by diagonals, which begin at `offset` = key - query and go on by one, then by buckets. */
 template <int tile>
-ON_GPU double sum_buckets(const struct bias_buckets &buckets, const float *ws, int offset, float *sums,
-                          int *bucket, double sum)
+ON_GPU double sum_buckets(const struct attn &a, const float *ws, int offset, float *sums, int *bucket,
+                          double sum)
 {
     const int lines = 2 * tile - 1, i = (int)threadIdx.x;
     __syncthreads();
@@ -151,7 +151,7 @@ ON_GPU double sum_buckets(const struct bias_buckets &buckets, const float *ws, i
         float all = 0;
         for (int r = max(0, -shift); r < min(tile, tile - shift); r++)
             all += ws[r * plain<tile>::PITCH + r + shift];
-        sums[i] = all, bucket[i] = plain_bucket(buckets, offset + shift);
+        sums[i] = all, bucket[i] = plain_bucket(a.by_distance, offset + shift);
     }
     __syncthreads();
     for (int j = 0; j < lines; j++)
@@ -159,14 +159,11 @@ ON_GPU double sum_buckets(const struct bias_buckets &buckets, const float *ws, i
     return sum;
 }
 
-template <int tile>
-static __global__ void __launch_bounds__(PLAIN_THREADS, 2)
-    bias_pass(const struct attn a, const struct bias_buckets buckets)
+template <int tile> static __global__ void __launch_bounds__(PLAIN_THREADS, 2) bias_pass(const struct attn a)
 {
     float *pool = (float *)shared_pool();
-    const int tiles = (a.time + tile - 1) / tile, size = tile * plain_pitch(a.size);
-    const int head = (int)blockIdx.x / tiles, b = head / a.heads, h = head % a.heads,
-              row = (int)blockIdx.x % tiles * tile;
+    const int size = tile * plain_pitch(a.size), head = (int)blockIdx.x / a.bias_tiles, b = head / a.heads,
+              h = head % a.heads, row = (int)blockIdx.x % a.bias_tiles * tile;
     float *stream = pool + 2 * size, *wp = pool + 4 * size, *ws = wp + tile * plain<tile>::PITCH,
           *sums = ws + tile * plain<tile>::PITCH;
     const struct attn_span all = attn_span_at(a, b, row / ATTN_GRAIN);
@@ -180,32 +177,26 @@ static __global__ void __launch_bounds__(PLAIN_THREADS, 2)
         plain_products<tile>(a, pool, stream, s);
         plain_products<tile>(a, pool + size, stream + size, dp);
         differentiate<tile, false, true>(a, b, h, row, key, s, dp, wp, ws);
-        sum = sum_buckets<tile>(buckets, ws, key - row, sums, (int *)(sums + 2 * tile), sum);
+        sum = sum_buckets<tile>(a, ws, key - row, sums, (int *)(sums + 2 * tile), sum);
     }
     if ((int)threadIdx.x < a.buckets)
         a.bucket_sums[(int64_t)blockIdx.x * a.buckets + threadIdx.x] = (float)sum;
 }
 
-template <int tile>
-static int launch_bias(const struct cuda_queue *queue, struct attn *a, const struct bias_buckets &buckets)
+template <int tile> static int launch_bias(const struct cuda_queue *queue, struct attn *a)
 {
     size_t shared = (size_t)(4 * tile * plain_pitch(a->size) + 2 * tile * plain<tile>::PITCH + 4 * tile) * 4;
-    const void *entry = (const void *)bias_pass<tile>;
-    cudaError_t status =
-        cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (status != cudaSuccess) return (int)status;
-    unsigned blocks = (unsigned)(a->batch * a->heads * ((a->time + tile - 1) / tile));
-    bias_pass<tile><<<blocks, PLAIN_THREADS, shared, queue->stream>>>(*a, buckets);
-    return (int)cudaGetLastError();
+    a->bias_tiles = (a->time + tile - 1) / tile;
+    return attn_launch(bias_pass<tile>, (int64_t)a->batch * a->heads * a->bias_tiles, PLAIN_THREADS, shared,
+                       queue, a);
 }
 
 } // namespace
 
-extern "C" int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a, const struct op *op)
+extern "C" int cuda_attn_bias_sums(const struct cuda_queue *queue, struct attn *a)
 {
-    struct bias_buckets buckets = bias_buckets(a->buckets, &op->attr);
     if (a->size > ATTN_MAX_SIZE || a->buckets > BIAS_MAX_BUCKETS) return (int)cudaErrorInvalidValue;
-    return a->size > PLAIN_WIDE ? launch_bias<16>(queue, a, buckets) : launch_bias<32>(queue, a, buckets);
+    return a->size > PLAIN_WIDE ? launch_bias<16>(queue, a) : launch_bias<32>(queue, a);
 }
 
 extern "C" int cuda_attn_plain_backward(const struct cuda_queue *queue, struct attn *a)

@@ -303,7 +303,7 @@ struct cuda_attn_parts cuda_attn_parts(const struct tensor *const *desc, const s
     return p;
 }
 
-/* Tiles of the plain kernels: 32 rows, 16 of wide heads. */
+/* Tiles of the plain kernels: 32 rows, 16 of wide heads. Those of the tensor cores are larger. */
 int64_t cuda_attn_bias_tiles(int64_t time, int64_t size) { return parts_of(time, size > 128 ? 16 : 32); }
 
 struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op)

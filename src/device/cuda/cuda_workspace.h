@@ -37,6 +37,7 @@ enum {
     ATTN_MMA_SIZE = 128,     /* attention.cu: maximum head size on the tensor cores */
     ATTN_GRAIN = 32,         /* queries that share a span in the backward passes */
     ATTN_PAD = 128,          /* prepared statistics are padded to a multiple of it */
+    ATTN_BEYOND = 192,       /* rows of the largest tile: so far it may reach beyond queries or keys */
     ATTN_MAX_SPLITS = 64,
     ATTN_DECODE_ROWS = 64,  /* rows (queries times heads of a group) up to which keys are split */
     CUDA_ROUTE_ROWS = 256,  /* route.cu: rows counted together */
@@ -130,10 +131,11 @@ struct cuda_attn_places {
 };
 struct cuda_attn_places cuda_attn_bwd_places(const struct tensor *const *desc, const struct op *op);
 
-/* For attention's bias: elements per head's line, and tiles of queries that leave partial sums of its gradient. */
+/* For attention's bias: elements per head's line, with room for tiles that reach beyond queries and keys, and the most tiles
+ * of queries that leave partial sums of its gradient. */
 static inline int cuda_attn_span(int64_t time, int64_t keys)
 {
-    return (int)((time > keys ? time : keys) + keys);
+    return (int)((time > keys ? time : keys) + keys) + 2 * ATTN_BEYOND;
 }
 int64_t cuda_attn_bias_tiles(int64_t time, int64_t size);
 
