@@ -90,7 +90,6 @@ function(plimsoll_cuda_sources result)
   endif()
   if(plimsoll_cuda_compiles)
     file(GLOB cu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cu")
-    file(GLOB cu_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cuh")
     foreach(source IN LISTS cu_sources)
       get_filename_component(name "${source}" NAME_WE)
       set(object "${PROJECT_BINARY_DIR}/cuda/${name}.o")
@@ -99,7 +98,7 @@ function(plimsoll_cuda_sources result)
         COMMAND "${PLIMSOLL_NVCC}" -std=c++17 ${level} ${targets} ${nvcc_werror}
           -Xcompiler -fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-fvisibility=hidden -I "${PROJECT_SOURCE_DIR}/src" -I "${PROJECT_SOURCE_DIR}/include"
           -MD -MF "${object}.d" -c "${source}" -o "${object}"
-        DEPENDS "${source}" ${cu_headers} DEPFILE "${object}.d"
+        DEPENDS "${source}" DEPFILE "${object}.d"
         COMMENT "Building CUDA object ${name}.o" VERBATIM)
       list(APPEND objects "${object}")
     endforeach()
