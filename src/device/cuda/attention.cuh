@@ -9,7 +9,8 @@
  *     attention_backward.cu          tensor cores, one pass for dK and dV, one for dQ
  *     attention_hopper_backward.cu   the same by warpgroups
  *     attention_plain.cu, attention_plain_backward.cu   f32 arithmetic, every type and head size, every mask
- *     attention_bias.cu              the bias by distance, spread before and its gradient folded after
+ *     attention_bias.cu              the bias by distance, spread before and its gradient folded after; queries passes gather that
+ *                                    (attention_bias_sums.cuh), or else attention_plain_backward.cu
  *
  * Invariants
  *  1. A query's keys are one interval [first, last]; of a query that sees nothing it is [keys, -1]. A block of queries
