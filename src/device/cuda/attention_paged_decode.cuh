@@ -348,12 +348,13 @@ template <class K>
 __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
     decode(const struct paged a, int works, bool shared)
 {
-    const int warp = threadIdx.x / 32, apart = (int)gridDim.x, each = works_of_item(a), bytes = K::bytes(a);
+    const int warp = threadIdx.x / 32, apart = (int)gridDim.x, bytes = K::bytes(a);
     const struct room r = room_of(bytes, shared);
     next_may_begin();
     copies_init(r);
-    struct work w = work_of(a, (int)blockIdx.x, row_words_of(a, (int)blockIdx.x / each));
-    struct row_words row = row_words_of(a, ((int)blockIdx.x + apart) / each); /* of the next work */
+    auto words_of = [&](int index) { return row_words_of(a, item_of_work(a, index)); };
+    struct work w = work_of(a, (int)blockIdx.x, words_of((int)blockIdx.x));
+    struct row_words row = words_of((int)blockIdx.x + apart); /* of the next work */
     struct chunk c = first_chunk(a, w);
     const int old = min(max(w.it.context - c.key, 0) / KV_BLOCK, c.count);
     for (int values = 0; values < 2 - shared; values++) { /* what precedes the step is there already */
@@ -377,7 +378,7 @@ __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
         columns<K::SETS, K::HALVES> all;
         all.clear();
         if (mine) ready_queries<K>(a, q);
-        if (!last) w = work_of(a, index + apart, row), row = row_words_of(a, (index + 2 * apart) / each);
+        if (!last) w = work_of(a, index + apart, row), row = words_of(index + 2 * apart);
         const struct chunk first = last ? chunk{} : first_chunk(a, w);
         for (bool more = mine; more; turn ^= 1) {
             const struct chunk here = c;

@@ -98,20 +98,37 @@ struct work {
     int64_t line;                          /* of parts */
 };
 
-/* Works of one token: each kv head's lines, 16 at a time, and of each the pieces where they are works of their own. */
-ON_GPU int works_of_item(const struct paged &a)
+/* Works without their pieces: each token has its kv heads' lines, 16 at a time. Where pieces are works of their own, those of all first pieces
+ * come first, and so on. */
+ON_GPU int works_of_item(const struct paged &a) { return (a.group + ROWS - 1) / ROWS * a.kv_heads; }
+ON_GPU int works_of_piece(const struct paged &a) { return min(a.tokens, a.nrows) * works_of_item(a); }
+
+ON_GPU int item_of_work(const struct paged &a, int index)
 {
-    return (a.group + ROWS - 1) / ROWS * a.kv_heads * a.splits;
+    return (a.splits > 1 ? index % works_of_piece(a) : index) / works_of_item(a);
 }
 
-/* `own`: the words of row index / works_of_item. */
+/* Of `works` those that have a key: a table has room for longer rows than the step has. Asked by whole warps. */
+ON_GPU int works_with_keys(const struct paged &a, int works)
+{
+    int keys = 1;
+    if (a.splits == 1) return works;
+    for (int r = threadIdx.x % 32; r < a.nrows; r += 32) {
+        const struct row_words row = row_words_of(a, r);
+        keys = max(keys, row.context + row.count);
+    }
+    keys = __reduce_max_sync(0xffffffffu, keys);
+    return min(works, ((keys - 1) / CUDA_PAGED_PIECE + 1) * works_of_piece(a));
+}
+
+/* `own`: the words of row item_of_work. */
 ON_GPU struct work work_of(const struct paged &a, int index, struct row_words own)
 {
     const int chunks = (a.group + ROWS - 1) / ROWS;
     struct work w;
     int chunk = 0;
     w.split = -1;
-    if (a.splits > 1) w.split = index % a.splits, index /= a.splits;
+    if (a.splits > 1) w.split = index / works_of_piece(a), index -= w.split * works_of_piece(a);
     if (chunks > 1) chunk = index % chunks, index /= chunks;
     const int item = index / a.kv_heads;
     w.kv = index - item * a.kv_heads;
@@ -142,16 +159,27 @@ static __global__ void __launch_bounds__(THREADS) join(const struct paged a)
     await_previous();
     if (it.row < 0) return;
     const int first = a.window ? max(it.position - a.window + 1, 0) : 0;
-    float top = -INFINITY, sum = 0, out[ATTN_MMA_SIZE / 32] = {};
-    for (int piece = first / CUDA_PAGED_PIECE; piece * CUDA_PAGED_PIECE + warp * CHUNK <= it.position;
-         piece++) {
-        const float *part = part_at(a, blockIdx.x, piece, warp);
-        const float more_top = part[a.size], more = part[a.size + 1];
-        const struct paged_shares by = paged_shares_of(top, sum, more_top, more, a.scale2);
+    enum { EACH = ATTN_MMA_SIZE / 32, AHEAD = 8 }; /* pieces whose results are loaded at a time */
+    const int end = (it.position - warp * CHUNK) / CUDA_PAGED_PIECE + (it.position >= warp * CHUNK);
+    float top = -INFINITY, sum = 0, out[EACH] = {};
+    for (int piece = first / CUDA_PAGED_PIECE; piece < end; piece += AHEAD) {
+        float more[AHEAD][EACH], more_top[AHEAD], more_sum[AHEAD];
 #pragma unroll
-        for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)
-            if (j * 32 + lane < a.size) out[j] = paged_joined(out[j], part[j * 32 + lane], by);
-        top = paged_joined_top(top, sum, more_top, more), sum = paged_joined(sum, more, by);
+        for (int i = 0; i < AHEAD; i++) {
+            const bool have = piece + i < end;
+            const float *part = part_at(a, blockIdx.x, have ? piece + i : piece, warp);
+            more_top[i] = part[a.size], more_sum[i] = have ? part[a.size + 1] : 0;
+#pragma unroll
+            for (int j = 0; j < EACH; j++) more[i][j] = j * 32 + lane < a.size ? part[j * 32 + lane] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const struct paged_shares by = paged_shares_of(top, sum, more_top[i], more_sum[i], a.scale2);
+#pragma unroll
+            for (int j = 0; j < EACH; j++) out[j] = paged_joined(out[j], more[i][j], by);
+            top = paged_joined_top(top, sum, more_top[i], more_sum[i]);
+            sum = paged_joined(sum, more_sum[i], by);
+        }
     }
 #pragma unroll
     for (int j = 0; j < ATTN_MMA_SIZE / 32; j++)

@@ -45,7 +45,7 @@ static const struct size quarter = {1024, 4096, 1024, (size_t)144 << 20, 0};
  * a card whose power is its limit multiplies faster after them. Without copies an H200 had 686 TFLOP/s, in steps 740 to 820. */
 enum { COPIES_BETWEEN = 2 };
 #define BETWEEN_BYTES ((size_t)64 << 20)
-#define LINK_BYTES ((size_t)64 << 20)
+#define LINK_BYTES    ((size_t)64 << 20)
 
 /* Host constants: size of a cache that must be exceeded, and bytes/s of the host's update where it cannot be
  * measured. */
