@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# run-tests: long
 """What plimsoll plan says: savings that save, lines of device and host, and remedies that do help."""
 import os
 import re

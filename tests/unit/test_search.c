@@ -1,4 +1,4 @@
-/* run-tests: not=asan, not=tsan */
+/* run-tests: long, not=asan, not=tsan */
 /* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge. */
 #include "plan/search.h"
 #include "support/job_rig.h"
