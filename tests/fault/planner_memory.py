@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# run-tests: not=asan, not=tsan
+# run-tests: long, not=asan, not=tsan
 """the planner's own memory is inside the line, read from outside.
 
 Models of 200 and 600 layers at the smallest budget that `plimsoll plan` names, where the tapes of the search are most of

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The whole server on every rung: faults at start-up and a card lost while requests run, by log, exit code and answers; the stages of a
 start; and a start after SIGKILL."""
-# run-tests: timeout=300, not=asan, not=tsan
+# run-tests: long, timeout=300, not=asan, not=tsan
 import os
 import sys
 

@@ -12,8 +12,12 @@
 #include "support/model_rig.h"
 
 #define MODEL_RUN_STEPS 4
-#define MODEL_RUN_ROWS  32 /* with 40 tokens: three slices of the loss */
-#define MODEL_RUN_TIME  40
+#if defined(__SANITIZE_THREAD__)
+#define MODEL_RUN_ROWS 16 /* two slices, and enough for every thread to have some */
+#else
+#define MODEL_RUN_ROWS 32 /* with 40 tokens: three slices of the loss */
+#endif
+#define MODEL_RUN_TIME 40
 
 struct model_run {
     double loss[MODEL_RUN_STEPS];

@@ -1,6 +1,7 @@
 """What the script tests share: running the real program, reading the OS, printing TAP."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -172,18 +173,26 @@ def read_status(pid, key):
     return None
 
 
+def read_memory(status):
+    """(peak RSS, RSS) by an open /proc/PID/status; zeros when the process has ended."""
+    fields = dict(re.findall(rb"^(VmHWM|VmRSS):\s*(\d+)", os.pread(status, 4096, 0), re.M))
+    return tuple(int(fields.get(key, 0)) * 1024 for key in (b"VmHWM", b"VmRSS"))
+
+
 def run_watched(*args, every=0.004):
     """Run the program and read its memory from outside: (events, peak RSS, [(seconds, RSS)], exit code, stderr)."""
     with tempfile.NamedTemporaryFile("w+", suffix=".jsonl") as log:
         process = subprocess.Popen([PLIMSOLL, *map(str, args), "--log", log.name, "-q"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         peak, samples, start = 0, [], time.monotonic()
+        status = os.open(f"/proc/{process.pid}/status", os.O_RDONLY)
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
-            peak = max(peak, read_status(process.pid, "VmHWM") or 0)
-            rss = read_status(process.pid, "VmRSS")
+            highest, rss = read_memory(status)
+            peak = max(peak, highest)
             if rss:
                 samples.append((time.monotonic() - start, rss))
             time.sleep(every)
+        os.close(status)
         process.returncode = os.waitstatus_to_exitcode(ended[1])
         # A busy machine may have kept this script from looking at the end. The system's word on the ended process is
         # its peak, or this script's, of which it was a copy.

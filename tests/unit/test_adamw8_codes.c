@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_adamw8_codes.c - what the row function of 8-bit AdamW stores, on every instruction set of the machine: codes and
  * scales are those of the definition for moments that span many decades, lie on midpoints, are denormal, zero,
  * infinite or not a number; whatever the length of the last block. */

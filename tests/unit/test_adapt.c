@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_adapt.c - the state machine of adaptation, with made-up memories: it gives way, it takes back, it does not swing. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_api_accumulator.c - the public accumulator: windows of any sizes give the gradient of the whole batch, clipping, loss scale,
  * state, and what wrong values get. */
 #include <setjmp.h>

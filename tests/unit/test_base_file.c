@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Files, injected faults, tables, bars and the log. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* The tree, the JSON parser and the JSON writer. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Command-line tables: parsing, help, man page, completion. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Configuration tables: reading, overriding, refusing, documenting. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Texts: errors, byte amounts, numbers, UTF-8, growing strings, nearest words. */
 #include <stdarg.h>
 #include <stddef.h>

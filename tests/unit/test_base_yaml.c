@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* YAML into the tree. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_cache.c - the rules of PyTorch's allocator as rows: options, a script, and the segments that it must leave.
  *
  * Script: a=5M allocates 5 MiB as `a` (@1: on stream 1), -a frees it, a~1 records stream 1 for it, ! lets the device finish its

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_cache_conf.c - option strings of PyTorch's allocator: what is accepted, with which words the rest is refused, and the sizes
  * that follow. */
 #include "mem/cache_conf.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_cache_faults.c - every refusal at every place: the device's calls, the ledger's and the host's own memory fail one after
  * another, and the allocator stays whole, gives everything back and serves again. Then a training job: how much of the reserved
  * memory is never used at once. */

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_chat_template.c - loading templates, what is refused and how, bounds, and spans. That rendering is right is
  * shown against transformers in tests/golden/test_chat_golden.c. */
 #include "base/file.h"

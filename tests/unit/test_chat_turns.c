@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_chat_turns.c - what the assistant wrote, found by turns (text/chat/turns.h), is what rendering every prefix finds;
  * in a number of steps that grows with the messages, not with their square. */
 #include "base/file.h"

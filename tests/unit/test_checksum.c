@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* The checksum of checkpoints: pieces do not matter, every byte does, and the value never changes. */
 #include "base/checksum.h"
 #include "base/file.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_clock_records.c - the planner's clock against steps that were measured: tests/golden/clock has records of bench/clock.py, each with
  * the facts of its machine and the time of every shape of op. For those facts the clock must predict every cell of a record within a
  * tenth: the step, its lanes, and kinds of ops that take a twentieth of their lane or more. Cells that it misses are in `exceptions`,

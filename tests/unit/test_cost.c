@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_cost.c - the planner's clock reads the right rate, and rates survive the file that remembers them. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_cpu_optimizer.c - optimizers that follow their formulas, masters that lose nothing, clipping. */
 #include "device/cpu/kernels.h"
 #include <math.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_dataset.c - rows of bytes, their order and the position a run goes on from. */
 #include "data/loader.h"
 #include "data/order.h"

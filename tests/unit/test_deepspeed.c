@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_deepspeed.c - the table of DeepSpeed's keys is whole, scales and warm-ups move as its words say, and what bounds gathered
  * parameters holds op by op. */
 #include <setjmp.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Element types: every half and every bf16 there is, rounding at and around every midpoint, one rounding from
  * fp64, the block converter against the scalar functions, and the split master weight bit for bit. */
 #include <stdarg.h>

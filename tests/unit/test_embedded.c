@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_embedded.c - the data files made it into the program, whole. */
 #include <stdarg.h>
 #include <stddef.h>

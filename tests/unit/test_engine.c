@@ -1,3 +1,4 @@
+/* run-tests: long */
 /* test_engine.c - what a request gets depends on nothing but itself: greedy tokens of random prompts are those of whole
  * forward passes, alone, side by side, in odd chunks, with a pool too small for all, with and without shared blocks, by
  * any number of threads, on a device with its own memory, and while the line moves. */

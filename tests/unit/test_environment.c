@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_environment.c - .env files, and variables that set keys where nobody else has. */
 #include "base/dotenv.h"
 #include "job/job.h"

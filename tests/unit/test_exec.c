@@ -1,3 +1,4 @@
+/* run-tests: long */
 /* test_exec.c - the disk tier, and that state on it gives the same bits as state in the arena. */
 #include "comm/lane.h"
 #include "support/model_run.h"

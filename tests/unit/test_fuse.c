@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_fuse.c - which neighbouring ops are one launch: the patterns, what ties them together, and bytes that forbid it. */
 #include "plan/fuse.h"
 

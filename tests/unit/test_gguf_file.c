@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_gguf_file.c - a GGUF file that lies, ends too early or wants too much is refused with one line; any byte of it may
  * be another. */
 #include "base/file.h"

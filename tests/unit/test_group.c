@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_group.c - which ops are a group, and what a layout does for groups: scratch of all of them at once, nothing taken
  * over, on a device with its own memory; on the CPU everything as if there were none. */
 #include "plan/layout.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_job.c - what a job knows of its keys: which were given, and which knobs they pin. */
 #include "support/job_rig.h"
 

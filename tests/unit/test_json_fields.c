@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_json_fields.c - fields of a line, escapes, and where a bad line is wrong. */
 #include "data/json_fields.h"
 #include "data/record.h"

@@ -1,3 +1,4 @@
+/* run-tests: long */
 /* test_ladder.c - the right rung for each failure: too little memory for each of them, memory refused and kernels missing at each
  * stage, a device lost while requests run. What was under way goes on, and gets what it would have got. */
 #include "support/fake_device.h"

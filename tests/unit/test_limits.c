@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Files that try to take more than their due are refused in one line with the limit, and cost no more than that. */
 #include "base/json.h"
 #include "data/record.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_lr_schedule.c - GreedyLR against a plain transcription of its definition, and the ends of the others. */
 #include "base/json.h"
 #include "train/lr_schedule.h"

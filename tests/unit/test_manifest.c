@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Manifests and fingerprints: what is written is read back, what was touched is named, what matters is seen. */
 #include "base/file.h"
 #include "base/hash.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* What the operating system says: this machine, and machines made of files. */
 #include <stdarg.h>
 #include <stddef.h>

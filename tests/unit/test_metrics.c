@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_metrics.c - numbers of metrics.h against those of seqeval and scipy, worked out by hand or by those libraries. */
 #include "train/metrics.h"
 

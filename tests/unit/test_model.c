@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_model.c - forward tapes of specs, rotary frequencies and initial values. */
 #include "model_configs.h"
 #include "store/safetensors.h"

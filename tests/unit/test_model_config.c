@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_model_config.c - config.json: what is read of it, what is refused and why, and that what is written says the same. */
 #include "model/fields.h"
 #include "model_configs.h"

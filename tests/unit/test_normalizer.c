@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Normalizers: what each does to a few texts, and what malformed ones are told. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_offer.c - offers shrink along the list in everything they promise, and a larger budget never gets a smaller one,
  * whatever an offer takes: with oracles that are smooth, jagged and random. */
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_optimizer_bits.c - narrow optimizer state: roundings at random are those of the wide result, whatever the cut;
  * moments of 8 bits follow the wide ones, lose no v, and may be cut at blocks. */
 #include "device/cpu/kernels.h"

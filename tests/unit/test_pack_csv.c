@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_pack_csv.c - packing problems as text: what is read, what is refused, what is written. */
 #include "plan/pack_csv.h"
 

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Pickles of others: values as Python wrote them, in every protocol, and no way to run code or to take the machine's memory. */
 #include <stdarg.h>
 #include <stddef.h>

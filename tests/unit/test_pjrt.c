@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_pjrt.c - every call of a PJRT plug-in fails in turn, with every code, on the call or on its event: the status is right, the
  * message is one line, and nothing is leaked. Plug-ins of other versions, with other sizes of arguments, without functions, without
  * devices. The plug-in is tests/support/fake_pjrt.c. */

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_pjrt_artefacts.c - executables are kept for the next start: reused by the same plug-in and program alone; damaged files,
  * and those that somebody else may have written, are told and compiled again; the folder keeps to its limit. */
 #include "support/fake_pjrt.h"

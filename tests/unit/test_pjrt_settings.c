@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_pjrt_settings.c - where plug-ins are found, and what Neuron's plug-in is told before it is loaded: a variable that is set stays. */
 #include "base/file.h"
 #include "device/pjrt/pjrt_client.h"

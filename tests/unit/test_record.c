@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Records with prompts, completions and conversations: what becomes of each form of data, and one line for each bad one. */
 #include "data/record.h"
 #include "data/record_preference.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* A run that is watched from outside: its log read while it grows, what is known of it, and how that looks. */
 #include <stdarg.h>
 #include <stddef.h>

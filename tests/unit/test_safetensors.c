@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_safetensors.c - files that tell the truth are read and written; files that lie are refused by name. */
 #include <stdarg.h>
 #include <stddef.h>

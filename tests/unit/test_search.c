@@ -1,4 +1,4 @@
-/* run-tests: not=asan, not=tsan */
+/* run-tests: long, not=asan, not=tsan */
 /* test_search.c - the corners of the search: odd batches, pins that exclude each other, budgets at the edge. */
 #include "plan/search.h"
 #include "support/job_rig.h"
@@ -213,7 +213,7 @@ static void test_less_is_not_faster(void **state)
     (void)state;
     must_not_be_faster("rtx-4090", 0);
     must_not_be_faster("h200", 1);
-    if (EVERY > 1) return;
+    if (SOME > 1) return;
     must_not_be_faster("rtx-4090", 1);
     must_not_be_faster("h200", 0);
 }
@@ -326,7 +326,7 @@ static void test_host_budget(void **state)
         }
     assert_true(by_host > 0);
     /* What a part of the state needs is enough where all of it would not fit. */
-    for (int64_t gib = 18; gib >= 3; gib -= EVERY) {
+    for (int64_t gib = 18; gib >= 3; gib -= SOME) {
         struct plan all, part;
         request.budget = gib << 30, request.host_budget = 0;
         assert_int_equal(search(&all), PLIM_OK);
@@ -469,7 +469,7 @@ static void test_pins_hold_when_it_is_tight(void **state)
                                        "training.grad_tier=device", "training.state_tier=device",
                                        "training.grad_tier=host"};
     for (size_t k = 0; k < sizeof pins / sizeof *pins; k++)
-        for (int64_t gib = 20 - (int64_t)k % EVERY * 4; gib >= 3; gib -= 4 * EVERY) {
+        for (int64_t gib = 20 - (int64_t)k % SOME * 4; gib >= 3; gib -= 4 * SOME) {
             struct plan plan;
             ask_gpu("rtx-4090", rig_llama_1b, pins[k]);
             request.budget = gib << 30;

@@ -1,4 +1,4 @@
-/* run-tests: timeout=1800, not=asan, not=tsan */
+/* run-tests: long, timeout=1800, not=asan, not=tsan */
 /* test_search_proof.c - the search against every combination of knobs, on the fixed facts of five presets.
  *
  * Plans are compared by value: the predicted time, in which nothing that is offloaded counts as a gain, times PLAN_DOUBT where

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_serve_blocks.c - blocks and the schedule under random operations: the invariants of blocks.h and schedule.h. */
 #include "base/rng.h"
 #include "serve/schedule.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_serve_full.c - the schedule at full load: who is let in, what that costs, and what is foreseen. The device is a clock that
  * takes a fixed time for a step and for each token, so nothing here depends on the machine. */
 #include "base/rng.h"

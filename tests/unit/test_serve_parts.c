@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* The parts of the server that need no network: stop strings, parameters, events, metrics, keys, refusals. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_shard.c - tapes of several ranks: every stage's tape is valid, exchanges move only past what has nothing to do with them,
  * what is sent is held, and the layout leaves its bytes alone. */
 #include <setjmp.h>

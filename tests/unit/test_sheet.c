@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_sheet.c - what a file is by its content, and tables as JSON lines: every row on the line where it begins. */
 #include "data/byte_stream.h"
 #include "support/data_rig.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_snapshot.c - a plan's blocks, its ops on the clock, and the three forms that they are written in. */
 #include "support/job_rig.h"
 #include "base/pickle.h"

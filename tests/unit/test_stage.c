@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_stage.c - copies between a device and a disk in two steps: whatever is fetched, changed and stored in whatever order,
  * the same bytes arrive, no copy crosses both tiers, and reads run ahead. */
 #include "base/rng.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_tell.c - what a run tells: checksums, wire format, records of event files and of W&B's log, messages. */
 #include "base/crc32c.h"
 #include "base/file.h"

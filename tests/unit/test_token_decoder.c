@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Decoders, and the ids a post-processor adds. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Generated text as it comes is the decoded text of everything, wherever the prompt ends. */
 #include "base/utf8.h"
 #include "text/token_place.h"

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_tokenizer.c - the parts of a tokenizer on small inline files; whole families are in tests/golden. */
 #include "base/rng.h"
 #include "text/tokenizer.h"

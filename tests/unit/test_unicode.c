@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* Properties of code points, normal forms and grapheme clusters. */
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* The Unigram model: best cuts, unknown text, bytes, long pieces. */
 #include <stdarg.h>
 #include <stddef.h>

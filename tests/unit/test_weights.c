@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* test_weights.c - parameters from Hugging Face files into a tape and back. */
 #include <stdarg.h>
 #include <stddef.h>

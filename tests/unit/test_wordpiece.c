@@ -1,3 +1,4 @@
+/* run-tests: not=tsan */
 /* The WordPiece model: longest matches, continuations, unknown words. */
 #include <stdarg.h>
 #include <stddef.h>
