@@ -132,11 +132,9 @@ static void a_token_does_not_know_the_others(void **state)
         bool e4m3;
         int64_t size, group;
         int window;
-    } cases[] = {{OP_ATTN_PAGED8, true, 128, 4, 0},
-                 {OP_ATTN_PAGED8, false, 64, 12, 0},
-                 {OP_ATTN_PAGED8, true, 96, 1, 300},
-                 {OP_ATTN_PAGED8, true, 72, 9, 0},
-                 {OP_ATTN_PAGED, false, 128, 4, 0}};
+    } cases[] = {{OP_ATTN_PAGED8, true, 128, 4, 0},  {OP_ATTN_PAGED8, false, 64, 12, 0},
+                 {OP_ATTN_PAGED8, true, 96, 1, 300}, {OP_ATTN_PAGED8, true, 72, 9, 0},
+                 {OP_ATTN_PAGED, false, 128, 4, 0},  {OP_ATTN_PAGED, false, 64, 4, 0}};
     static uint16_t alone[16 * 4096], among[16 * 4096];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct scene s;

@@ -26,9 +26,14 @@ template <class CODES> struct codec {
     ON_GPU float within(float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); }
 };
 
+template <class CODES> int start(const struct cuda_queue *queue, const struct paged &a)
+{
+    return a.size <= 64 ? start_small<codec<CODES>>(queue, a) : start_large<codec<CODES>>(queue, a);
+}
+
 } // namespace
 
 int cuda_paged8_decode(const struct cuda_queue *queue, const struct paged *a)
 {
-    return a->e4m3 ? start_decode<codec<codes_e4m3>>(queue, *a) : start_decode<codec<codes_i8>>(queue, *a);
+    return a->e4m3 ? start<codes_e4m3>(queue, *a) : start<codes_i8>(queue, *a);
 }

@@ -44,14 +44,14 @@ ON_GPU float *lines_of(const struct paged &a, int bytes, bool shared, int warp)
     return (float *)(shared_pool() + WARPS * room_bytes(bytes, shared)) + warp * lines_floats(a);
 }
 
-/* The same with distances in the pool in bytes. */
+/* in_bytes: a call whose distances in the pool are bytes. */
 static struct paged in_bytes(struct paged a, int of_element)
 {
     a.chunk *= of_element, a.plane *= of_element, a.block *= of_element, a.layer *= of_element;
     return a;
 }
 
-/* What a warp has of a piece. */
+/* A chunk is what a warp has of a piece. */
 struct chunk {
     int key, count, kv; /* the first key, blocks up to the token's position (0: none), and whose */
     int mine;           /* block lane % 4 of them in the pool */

@@ -1,4 +1,5 @@
-/* attention_paged_decode.cu - tokens that are alone in their row over keys and values of 16 bits, multiplied as they are. */
+/* attention_paged_decode.cu - tokens that are alone in their row over keys and values of 16 bits, multiplied as they are. Heads of up to 64
+ * elements have a kernel of their own (attention_paged_registers.cu). */
 #include "device/cuda/attention_paged_decode.cuh"
 
 namespace
@@ -29,6 +30,7 @@ template <class TYPE> struct codec {
 
 int cuda_paged_decode(const struct cuda_queue *queue, const struct paged *a)
 {
-    return a->type == DT_BF16 ? start_decode<codec<type_bf16>>(queue, *a)
-                              : start_decode<codec<type_f16>>(queue, *a);
+    if (a->size <= 64) return cuda_paged_registers(queue, a);
+    return a->type == DT_BF16 ? start_large<codec<type_bf16>>(queue, *a)
+                              : start_large<codec<type_f16>>(queue, *a);
 }

@@ -436,15 +436,19 @@ template <class K> int start_kind(const struct cuda_queue *queue, const struct p
     return failed ? failed : start_join(queue, a);
 }
 
-template <class CODEC> int start_decode(const struct cuda_queue *queue, const struct paged &a)
+/* Heads of more than 64 elements. */
+template <class CODEC> int start_large(const struct cuda_queue *queue, const struct paged &a)
 {
-    if (a.group > 8)
-        return a.size <= 64 ? start_kind<kind<CODEC, 1, 2, false>>(queue, a)
-                            : start_kind<kind<CODEC, 2, 2, false>>(queue, a);
-    if (a.size == 64) return start_kind<kind<CODEC, 1, 1, true>>(queue, a);
-    if (a.size == 128) return start_kind<kind<CODEC, 2, 1, true>>(queue, a);
-    return a.size < 64 ? start_kind<kind<CODEC, 1, 1, false>>(queue, a)
-                       : start_kind<kind<CODEC, 2, 1, false>>(queue, a);
+    if (a.group > 8) return start_kind<kind<CODEC, 2, 2, false>>(queue, a);
+    return a.size == 128 ? start_kind<kind<CODEC, 2, 1, true>>(queue, a)
+                         : start_kind<kind<CODEC, 2, 1, false>>(queue, a);
+}
+
+template <class CODEC> int start_small(const struct cuda_queue *queue, const struct paged &a)
+{
+    if (a.group > 8) return start_kind<kind<CODEC, 1, 2, false>>(queue, a);
+    return a.size == 64 ? start_kind<kind<CODEC, 1, 1, true>>(queue, a)
+                        : start_kind<kind<CODEC, 1, 1, false>>(queue, a);
 }
 
 } // namespace

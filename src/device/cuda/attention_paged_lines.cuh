@@ -1,5 +1,5 @@
 /* attention_paged_lines.cuh - attention of single tokens over blocks: which keys a block of threads has, and how results of parts of them are
- * joined (attention_paged_decode.cuh has the kernel and its invariants). */
+ * joined (attention_paged_decode.cuh has the invariants). */
 #pragma once
 
 #include "device/cuda/attention_paged.cuh"
@@ -108,7 +108,7 @@ ON_GPU int item_of_work(const struct paged &a, int index)
     return (a.splits > 1 ? index % works_of_piece(a) : index) / works_of_item(a);
 }
 
-/* Of `works` those that have a key: a table has room for longer rows than the step has. Asked by whole warps. */
+/* How many of `works` have a key: a table has room for longer rows than the step has. Asked by whole warps. */
 ON_GPU int works_with_keys(const struct paged &a, int works)
 {
     int keys = 1;
