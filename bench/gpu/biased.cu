@@ -10,20 +10,9 @@ extern "C" {
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/kernels.h"
 }
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "check.cuh"
 #include <algorithm>
 #include <vector>
-
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        int code_ = (int)(call);                                                                             \
-        if (code_) {                                                                                         \
-            fprintf(stderr, "%s: %d\n", #call, code_);                                                       \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static const struct shape {
     const char *name;

@@ -13,25 +13,14 @@
 extern "C" {
 #include "device/cuda/kernels.h"
 }
+#include "check.cuh"
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
-#include <cuda_runtime.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <algorithm>
 #include <vector>
 
 #include "device/cuda/expert_linear.cuh"
-
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        int code_ = (int)(call);                                                                             \
-        if (code_) {                                                                                         \
-            fprintf(stderr, "%s: %d\n", #call, code_);                                                       \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 struct shape {
     const char *name;

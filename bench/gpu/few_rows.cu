@@ -9,18 +9,7 @@
 extern "C" {
 #include "device/cuda/matmul_few.h"
 }
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        cudaError_t code_ = (call);                                                                          \
-        if (code_ != cudaSuccess) {                                                                          \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code_));                                   \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
+#include "check.cuh"
 
 struct shape {
     const char *name;

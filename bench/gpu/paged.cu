@@ -11,21 +11,10 @@
 extern "C" {
 #include "device/cuda/kernels.h"
 }
+#include "check.cuh"
 #include "device/cuda/attention_ptx.cuh"
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <algorithm>
 #include <vector>
-
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        int code_ = (int)(call);                                                                             \
-        if (code_) {                                                                                         \
-            fprintf(stderr, "%s: %d\n", #call, code_);                                                       \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 struct shape {
     const char *name;

@@ -14,19 +14,8 @@ extern "C" {
 #include "device/cuda/quantised_wide.h"
 #include "tape/quantised.h"
 }
-#include <cuda_runtime.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "check.cuh"
 #include <string.h>
-
-#define CHECK(call)                                                                                          \
-    do {                                                                                                     \
-        cudaError_t code_ = (call);                                                                          \
-        if (code_ != cudaSuccess) {                                                                          \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(code_));                                   \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 /* lines2: of a second product of the same rows. */
 struct shape {

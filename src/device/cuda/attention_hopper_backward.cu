@@ -130,7 +130,7 @@ ON_GPU void load_owned(const struct attn &a, const struct work &w, uint32_t to, 
     }
 }
 
-/* A warp's sums of the bias's gradient, behind the buffers; found anew rather than kept in registers. */
+/* Where a warp sums the bias's gradient: in shared memory behind the buffers. The address is computed at each use, which saves a register. */
 template <int width> ON_GPU float *sums_of(const struct attn &a, int warp)
 {
     typedef struct room<width, false> room;

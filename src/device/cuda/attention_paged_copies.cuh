@@ -78,7 +78,7 @@ ON_GPU struct chunk first_chunk(const struct paged &a, const struct work &w)
     return chunk_at(a, w, key);
 }
 
-/* values: of the chunk's values; else of its keys. Distances in the pool are in bytes (in_bytes). */
+/* `values`: the chunk's values; else its keys. */
 #if __CUDA_ARCH__ >= 900
 
 ON_GPU uint32_t barrier_of(const struct room &r, bool values)
@@ -98,18 +98,10 @@ ON_GPU void expect(const struct room &r, const struct chunk &c, bool values, int
     if (c.count && threadIdx.x % 32 == 0) barrier_expect(barrier_of(r, values), c.count * bytes);
 }
 
-ON_GPU void copy(const struct paged &a, const struct room &r, const struct chunk &c, bool values, int from,
-                 int until, int bytes)
+/* By whole warps. */
+ON_GPU void copy_block(const struct room &r, bool values, uint32_t to, const char *from, int bytes)
 {
-    const uint32_t to = shared_address(values ? r.values : r.keys);
-    const int step = values ? r.value_step : r.key_step;
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const int64_t block = __shfl_sync(0xffffffffu, c.mine, b);
-        const char *at = (const char *)a.pool + paged_at(a, (int)block, c.kv) + (values ? a.plane : 0);
-        if (b >= from && b < until && threadIdx.x % 32 == 0)
-            barrier_copy(to + b * step, at, bytes, barrier_of(r, values));
-    }
+    if (threadIdx.x % 32 == 0) barrier_copy(to, from, bytes, barrier_of(r, values));
 }
 
 ON_GPU void end_copy(void) {}
@@ -123,19 +115,10 @@ ON_GPU void await(const struct room &r, bool values, uint32_t turn)
 ON_GPU void copies_init(const struct room &) {}
 ON_GPU void expect(const struct room &, const struct chunk &, bool, int) {}
 
-ON_GPU void copy(const struct paged &a, const struct room &r, const struct chunk &c, bool values, int from,
-                 int until, int bytes)
+ON_GPU void copy_block(const struct room &, bool, uint32_t to, const char *from, int bytes)
 {
-    const uint32_t to = shared_address(values ? r.values : r.keys);
-    const int step = values ? r.value_step : r.key_step;
-#pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const int64_t block = __shfl_sync(0xffffffffu, c.mine, b);
-        const char *at = (const char *)a.pool + paged_at(a, (int)block, c.kv) + (values ? a.plane : 0);
-        if (b >= from && b < until)
 #pragma unroll 1
-            for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16(to + b * step + i, at + i, true);
-    }
+    for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16(to + i, from + i, true);
 }
 
 ON_GPU void end_copy(void) { copy_commit(); }
@@ -149,5 +132,19 @@ ON_GPU void await(const struct room &r, bool, uint32_t)
 }
 
 #endif
+
+/* Begins to copy blocks [from, until) of a chunk. Distances in the pool are in bytes (in_bytes). */
+ON_GPU void copy(const struct paged &a, const struct room &r, const struct chunk &c, bool values, int from,
+                 int until, int bytes)
+{
+    const uint32_t to = shared_address(values ? r.values : r.keys);
+    const int step = values ? r.value_step : r.key_step;
+#pragma unroll
+    for (int b = 0; b < BLOCKS; b++) {
+        const int64_t block = __shfl_sync(0xffffffffu, c.mine, b);
+        const char *at = (const char *)a.pool + paged_at(a, (int)block, c.kv) + (values ? a.plane : 0);
+        if (b >= from && b < until) copy_block(r, values, to + b * step, at, bytes);
+    }
+}
 
 } // namespace

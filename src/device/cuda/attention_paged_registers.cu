@@ -1,9 +1,9 @@
 /* attention_paged_registers.cu - tokens that are alone in their row over 16-bit keys and values of heads of up to 64 elements: straight to registers.
  *
- * Who has few requests waits for latency, not for bytes: attention_paged_decode.cuh has so much shared memory that a multiprocessor has to be
- * divided anew before it and after it, which cost one stream of such a model a seventh of its speed. Here a lane loads 16 bytes of keys or
- * values as they lie, all of a warp's loads are under way before the first is used, and nothing is moved between lanes: the order of the sums
- * inside a product of matrices is free. With g = lane / 4 and t = lane % 4
+ * A step with few requests waits for latency, not for bytes. attention_paged_decode.cuh needs much shared memory, and a GPU splits a multiprocessor's
+ * memory between shared memory and cache anew for each kernel that wants another share: LLaMA-1B with one stream lost a seventh of its speed.
+ * This kernel needs little. A lane loads 16 bytes of keys or values as they lie, and all of a warp's loads are under way before the first is used.
+ * Nothing is moved between lanes, since a product of matrices may add its terms in any order. With g = lane / 4 and t = lane % 4
  *
  *     scores   lane (g, t) has 8 keys of half a block, 8 g .. 8 g + 7 of the 64, for elements t, t + 4, t + 8, t + 12 of
  *              every 16 of the head. Words of two elements of one key are B of product j for key 8 g + j; what comes out,
