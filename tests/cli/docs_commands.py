@@ -70,7 +70,7 @@ EXITS = {"plimsoll doctor small.yaml": 1,  # it has been trained before in these
          "plimsoll plan demo/small.yaml --budget 8MiB": 3, "plimsoll pack problem.csv --capacity 11": 3}
 
 # Options in these pages that are other programs'.
-FOREIGN = {"--preset", "--build", "--cases", "--append", "--folder", "--missing", "--list", "--out", "--merge", "--compile", "--clock", "--plimsoll", "--attention",
+FOREIGN = {"--preset", "--build", "--cases", "--append", "--folder", "--llama", "--missing", "--list", "--out", "--merge", "--compile", "--clock", "--plimsoll", "--attention",
            "--cudnn-probe", "--long", "--speed", "--torch", "--ultra", "--precision", "--name", "--no",
            "--minutes", "--prompts", "--draws", "--bind-to", "--nproc", "--python", "--read-only", "--tmpfs", "--build-arg",
            "--auto-cast", "--enable-saturate-infinity", "--model-type", "--optlevel", "--target"}
