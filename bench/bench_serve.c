@@ -4,7 +4,7 @@
  *
  * LINE is KIND:STREAMS:PROMPT:TOKENS[:GOAL], e.g. decode:64:512:128:35000. NAME is
  *
- *     running   requests that run at once, at most (as many as there are streams, up to 256)
+ *     running   requests that may run at once, whatever the lines have (as many as there are streams, up to 256)
  *     weights   as-is, q8, q4, nf4, fp4, fp8 (as-is)
  *     kv        type of keys and values: i8 and fp8 are 8 bits (that of the weights)
  *     adapters  a folder of PEFT folders: the streams use all of them in turn
@@ -14,6 +14,8 @@
  *     front     threads of the HTTP front (as a server has)
  *     client    connections at a time (1.25 times what runs at once)
  *     pace      milliseconds that a step takes at least, as if a card computed it (0)
+ *     steady    seconds: lines of kind all, http and stream measure what a card does after hours of full load (load/steady.h)
+ *     trace     a folder: with steady, six steps of each line are timed op by op and written there, for `plimsoll trace FILE`
  *     json      a file to which each line's result is added, as a JSON object
  *
  * KIND is
@@ -37,6 +39,7 @@
 #include "base/strbuf.h"
 #include "device/registry.h"
 #include "load/http_load.h"
+#include "load/steady.h"
 #include "mem/os.h"
 #include "serve/engine.h"
 #include "serve/server.h"
@@ -51,7 +54,7 @@
 
 extern char **environ;
 
-enum { STREAMS_MOST = 65536, ADAPTERS_MOST = 1024, LINES_MOST = 64 };
+enum { STREAMS_MOST = 65536, ADAPTERS_MOST = 1024, LINES_MOST = 64, RUNNING_USUAL = 256 };
 
 struct line {
     char kind[16];
@@ -71,15 +74,17 @@ static const struct row {
             {5000, 500, 3902, 600},    {20000, 2000, 1804, 82}};
 
 struct settings {
-    int running, threads, front, connections; /* threads: of the host; front: of the HTTP front */
-    double pace;                              /* seconds */
+    int running, threads, front,
+        connections; /* running: 0: as usual; threads: of the host; front: of the HTTP front */
+    double pace;     /* seconds */
     int64_t context;
     enum weights_kind weights;
     enum dtype kv;
     uint64_t budget;
     struct engine_adapter adapter[ADAPTERS_MOST];
     int adapters;
-    const char *json;
+    const char *json, *trace;
+    double steady; /* seconds; 0: lines run from their first request to the end of the last */
 };
 
 struct moment {
@@ -94,7 +99,10 @@ struct run {
     int64_t made, at_writing, at_end, before;
     int writing, streams, steps, preempted;
     double engine_cpu, client_cpu; /* seconds */
+    struct steady steady;          /* seconds 0: not asked for */
 };
+
+static bool is_steady(const struct run *r) { return r->steady.seconds > 0; }
 
 static double thread_cpu(void)
 {
@@ -127,15 +135,15 @@ static enum plim_status submit(struct engine *e, const struct settings *how, con
     if (!ids) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a prompt");
     for (int64_t i = 0; i < l->prompt; i++)
         ids[i] = (int32_t)rng_below((uint64_t)number, 1, (uint64_t)i, (uint64_t)engine_spec(e)->vocab_size);
-    struct engine_request request = {.prompt = ids,
-                                     .count = l->prompt,
-                                     .adapter =
-                                         how->adapters ? how->adapter[number % how->adapters].name : NULL,
-                                     .tokens = l->tokens,
-                                     .logprobs = -1,
-                                     .ignore_eos = true,
-                                     .hear = hear,
-                                     .arg = s};
+    struct engine_request request = {
+        .prompt = ids,
+        .count = l->prompt,
+        .adapter = how->adapters ? how->adapter[number % how->adapters].name : NULL,
+        .tokens = is_steady(s->run) ? steady_tokens(&s->run->steady, number) : l->tokens,
+        .logprobs = -1,
+        .ignore_eos = true,
+        .hear = hear,
+        .arg = s};
     enum plim_status status = engine_submit(e, &request, NULL, err);
     free(ids);
     return status;
@@ -167,8 +175,9 @@ static enum plim_status run_line(struct engine *e, const struct settings *how, c
         status = submit(e, how, l, i, &streams[i], err);
     }
     r->engine_cpu = -thread_cpu();
-    while (status == PLIM_OK && engine_busy(e)) {
-        struct engine_stats stats;
+    struct engine_stats stats = {.waiting = l->streams};
+    while (status == PLIM_OK && engine_busy(e) &&
+           (!is_steady(r) || steady_look(&r->steady, e, stats.waiting > 0))) {
         status = step(e, how, err);
         engine_stats(e, &stats);
         r->steps++, r->preempted = (int)stats.preemptions;
@@ -188,6 +197,7 @@ struct front {
     atomic_int stop;
     struct engine *engine;
     const struct settings *how;
+    struct run *run;
     double cpu; /* of the thread that steps */
     enum plim_status status;
     struct plim_error err;
@@ -206,11 +216,20 @@ static void *step_engine(void *arg)
     return NULL;
 }
 
+static int running_of(const struct settings *how, const struct line *l)
+{
+    if (how->running) return how->running;
+    return l->streams < RUNNING_USUAL ? l->streams : RUNNING_USUAL;
+}
+
 static bool is_http(const struct line *l) { return !strcmp(l->kind, "http") || !strcmp(l->kind, "stream"); }
+
+/* Lines of full load. */
+static bool may_be_steady(const struct line *l) { return !strcmp(l->kind, "all") || is_http(l); }
 
 static int connections_of(const struct settings *how, const struct line *l)
 {
-    int most = how->connections ? how->connections : how->running + how->running / 4;
+    int running = running_of(how, l), most = how->connections ? how->connections : running + running / 4;
     return l->streams < most ? l->streams : most;
 }
 
@@ -223,15 +242,29 @@ static struct server_options front_options(const struct settings *how, const str
     return o;
 }
 
+static int64_t tokens_of(void *arg, int number)
+{
+    const struct front *f = arg;
+    return steady_tokens(&f->run->steady, number);
+}
+
+static bool goes_on(void *arg, bool full)
+{
+    struct front *f = arg;
+    return steady_look(&f->run->steady, f->engine, full);
+}
+
 static enum plim_status run_client(struct front *f, const struct settings *how, const struct line *l,
                                    struct run *r, struct plim_error *err)
 {
+    const struct http_load_watch watch = {tokens_of, goes_on, f};
     struct http_load load = {.port = server_port(f->server),
                              .requests = l->streams,
                              .connections = connections_of(how, l),
                              .model = "bench",
                              .prompt = l->prompt,
                              .tokens = l->tokens,
+                             .watch = is_steady(r) ? &watch : NULL,
                              .vocab = f->codec.vocab_size,
                              .streams = !strcmp(l->kind, "stream")};
     r->client_cpu = -thread_cpu();
@@ -258,7 +291,7 @@ static enum plim_status open_front(struct front *f, const struct settings *how, 
 static enum plim_status run_http(struct engine *e, const struct settings *how, const struct line *l,
                                  const char *model, struct run *r, struct plim_error *err)
 {
-    struct front f = {.engine = e, .how = how};
+    struct front f = {.engine = e, .how = how, .run = r};
     struct engine_stats stats;
     pthread_t thread;
     r->streams = l->streams;
@@ -271,6 +304,7 @@ static enum plim_status run_http(struct engine *e, const struct settings *how, c
     if (status == PLIM_OK && f.status != PLIM_OK) status = f.status, *err = f.err;
     engine_stats(e, &stats);
     r->steps = (int)stats.steps, r->preempted = (int)stats.preemptions;
+    if (is_steady(r)) r->made = stats.generated_tokens;
     r->engine_cpu = f.cpu;
     server_stop(f.server);
     server_close(f.server);
@@ -283,10 +317,11 @@ static enum plim_status run_http(struct engine *e, const struct settings *how, c
 /* Tokens per second by both clocks. */
 static struct moment rate_of(const struct line *l, const struct run *r)
 {
+    if (is_steady(r)) return (struct moment){.wall = steady_rate(&r->steady)};
     int64_t tokens = r->at_end - r->at_writing;
     struct moment from = r->all_writing, to = r->first_end;
     if (!strcmp(l->kind, "prefill")) tokens = l->streams * l->prompt, from = r->begun, to = r->last_first;
-    if (!strcmp(l->kind, "all") || is_http(l)) tokens = r->made, from = r->begun, to = r->end;
+    if (may_be_steady(l)) tokens = r->made, from = r->begun, to = r->end;
     return (struct moment){(double)tokens / (to.wall - from.wall), (double)tokens / (to.cpu - from.cpu)};
 }
 
@@ -320,8 +355,10 @@ static void print_run(const struct line *l, const struct run *r, double device, 
     printf("%-8s %4d x %5lld + %4lld  %10.*f tok/s", l->kind, l->streams, l->prompt, l->tokens, digits,
            rate.wall);
     if (l->goal > 0) printf("  goal %8.0f  %s", l->goal, rate.wall >= l->goal ? "met" : "missed");
-    if (strcmp(l->kind, "decode") && strcmp(l->kind, "prefill") && r->nobody_waits > r->begun.wall)
+    if (may_be_steady(l) && r->nobody_waits > r->begun.wall)
         printf("  full %8.0f", (double)r->before / (r->nobody_waits - r->begun.wall));
+    if (is_steady(r))
+        printf("  in %.0f s of %lld requests", r->steady.to - r->steady.from, (long long)r->steady.first);
     printf("  cpu %.*f, %d steps, %d preempted, CPU %.1f + %.1f + %.1f, device %.2f s, first %.2f s\n",
            digits, rate.cpu, r->steps, r->preempted, r->engine_cpu * each, r->client_cpu * each,
            (cpu - r->engine_cpu - r->client_cpu) * each, device, first);
@@ -338,7 +375,7 @@ static struct engine_options engine_options_of(const char *model, const struct s
     }
     return (struct engine_options){.model = model,
                                    .max_context = how->context ? how->context : l->prompt + l->tokens,
-                                   .parallel = l->streams < how->running ? l->streams : how->running,
+                                   .parallel = running_of(how, l),
                                    .queue = l->streams,
                                    .budget = (int64_t)how->budget,
                                    .weights = how->weights,
@@ -389,8 +426,16 @@ static enum plim_status measure(const char *model, const struct device_name *nam
     if (status == PLIM_OK)
         status = run_line(e, how, &(struct line){.streams = 1, .prompt = 8, .tokens = 2}, &warm, err);
     if (status == PLIM_OK) engine_count_anew(e);
+    if (status == PLIM_OK && may_be_steady(l)) {
+        run.steady = (struct steady){.seconds = how->steady, .trace = how->trace};
+        steady_begin(&run.steady, e, l->prompt, l->tokens);
+    }
     if (status == PLIM_OK)
         status = is_http(l) ? run_http(e, how, l, model, &run, err) : run_line(e, how, l, &run, err);
+    if (status == PLIM_OK && is_steady(&run) && !run.steady.to)
+        status = plim_fail(err, PLIM_BAD_INPUT,
+                           "%s:%d:%lld:%lld: too few requests: none waited when the rate could be measured",
+                           l->kind, l->streams, l->prompt, l->tokens);
     if (status == PLIM_OK) {
         print_run(l, &run, ready - began, warm.first - began);
         print_memory(e, device);
@@ -428,6 +473,8 @@ static bool read_setting(const char *text, struct settings *how)
     if (!strncmp(text, "front=", 6)) return (how->front = atoi(value)) > 0;
     if (!strncmp(text, "pace=", 5)) return (how->pace = 1e-3 * atof(value)) >= 0;
     if (!strncmp(text, "client=", 7)) return (how->connections = atoi(value)) > 0;
+    if (!strncmp(text, "steady=", 7)) return (how->steady = atof(value)) > 0;
+    if (!strncmp(text, "trace=", 6)) return (how->trace = value) != NULL;
     if (!strncmp(text, "context=", 8)) return (how->context = atoll(value)) > 0;
     return !strncmp(text, "adapters=", 9) && read_adapters(value, how);
 }
@@ -450,7 +497,7 @@ static bool add_lines(const char *text, struct line *lines, int *count)
 
 int main(int argc, char **argv)
 {
-    static struct settings how = {.running = 256};
+    static struct settings how;
     static struct line lines[LINES_MOST];
     struct device_name name = {0};
     struct plim_error err = {0};

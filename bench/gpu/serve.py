@@ -57,17 +57,44 @@ def of_file(kind, one):
     return few_and_prompt(f"1b-{kind}", f"1b-{kind}", one, rival=True)
 
 
-# Input, output, TensorRT-LLM's published rate for LLaMA-3.1-8B in fp8 on one H200, and requests enough for a minute or two.
-FULL_LOAD = ((128, 128, 27911, 14000), (128, 2048, 26221, 1600), (500, 2000, 20770, 1400), (1000, 1000, 17744, 1800),
-             (2048, 128, 3538, 2000), (2048, 2048, 12194, 850), (5000, 500, 3902, 600), (20000, 2000, 1804, 82))
+@dataclass(frozen=True)
+class Row:
+    """Of full load. rate: TensorRT-LLM's, published for LLaMA-3.1-8B in fp8 on one H200."""
+    prompt: int
+    answer: int
+    rate: int
+    requests: int  # enough for a minute or two
+    budget: int  # GiB; where prompts take the time, as much as half a minute of them fills
+    begins: int  # seconds until requests of all ages run
+
+
+FULL_LOAD = (Row(128, 128, 27911, 14000, 130, 10), Row(128, 2048, 26221, 1600, 130, 10), Row(500, 2000, 20770, 1400, 130, 15),
+             Row(1000, 1000, 17744, 1800, 130, 25), Row(2048, 128, 3538, 2000, 50, 10), Row(2048, 2048, 12194, 850, 130, 30),
+             Row(5000, 500, 3902, 600, 60, 22), Row(20000, 2000, 1804, 82, 60, 30))
+WINDOW = 15  # seconds of which a steady rate is measured
+START = 20
+POSITION = 64 << 10  # bytes of LLaMA-8B's keys and values in 8 bits
 
 
 def full_load(name, kind, settings, share=1.0, against=None):
-    """The eight rows; of bf16 the goal is a share of the published rate, of HTTP a share of the engine's."""
-    return {f"{name}-{i}-{o}": Case("8b", f"{kind}:{n}:{i}:{o}", None if against else share * rate, ("running=2048", *settings),
-                                    against=f"{against}-{i}-{o}" if against else None, share=0.95 if against else None,
-                                    seconds=25 + n * o / rate / (share if not against else 1), rounds=1)
-            for i, o, rate, n in FULL_LOAD}
+    """All eight from the first request to the last; of bf16 the goal is a share of the published rate, of HTTP a share of the engine's."""
+    return {f"{name}-{r.prompt}-{r.answer}":
+            Case("8b", f"{kind}:{r.requests}:{r.prompt}:{r.answer}", None if against else share * r.rate, ("running=2048", *settings),
+                 against=f"{against}-{r.prompt}-{r.answer}" if against else None, share=0.95 if against else None,
+                 seconds=START + r.requests * r.answer / r.rate / (share if not against else 1), rounds=1) for r in FULL_LOAD}
+
+
+def steady(name, kind, settings, share=1.0, against=None):
+    """The same in steady state (bench/load/steady.h): requests for twice the rate that is asked for, connections for all that run."""
+    cases = {}
+    for r in FULL_LOAD:
+        first = min(2048, r.budget * GIB // (r.prompt + r.answer // 2) // POSITION)  # of all bytes: as many as run, and some that wait
+        cases[f"{name}-{r.prompt}-{r.answer}"] = Case(
+            "8b", f"{kind}:{first + int(2 * WINDOW * r.rate / r.answer)}:{r.prompt}:{r.answer}", None if against else share * r.rate,
+            ("running=2048", f"steady={WINDOW}", f"budget={r.budget}GiB", *((f"client={first * 5 // 4}",) if against else ()), *settings),
+            against=f"{against}-{r.prompt}-{r.answer}" if against else None, share=0.95 if against else None,
+            seconds=START + r.begins / share + WINDOW, rounds=1)
+    return cases
 
 
 FP8 = ("weights=fp8", "kv=fp8")
@@ -86,6 +113,10 @@ GROUPS = {
     "full-load": full_load("8b-fp8", "all", FP8),
     "full-load-http": {**full_load("8b-fp8-http", "http", FP8, against="8b-fp8"), **full_load("8b-fp8-stream", "stream", FP8, against="8b-fp8")},
     "full-load-bf16": full_load("8b-bf16", "all", (), share=0.65),
+    "steady": steady("8b-fp8-steady", "all", FP8),
+    "steady-http": {**steady("8b-fp8-steady-http", "http", FP8, against="8b-fp8-steady"),
+                    **steady("8b-fp8-steady-stream", "stream", FP8, against="8b-fp8-steady")},
+    "steady-bf16": steady("8b-bf16-steady", "all", (), share=0.65),
 }
 CASES = {name: case for group in GROUPS.values() for name, case in group.items()}
 

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { HEAD = 2048, PIECE = 64 << 10, TAIL = 7, EVENTS = 256 };
+enum { HEAD = 2048, PIECE = 64 << 10, TAIL = 7, EVENTS = 256, LOOK_MS = 10 };
 
 struct client {
     int fd;
@@ -43,11 +43,12 @@ static enum plim_status fail(struct plim_error *err, const char *what)
 static void write_ask(struct run *r, struct client *c)
 {
     const struct http_load *l = r->load;
+    int64_t tokens = l->watch ? l->watch->tokens(l->watch->arg, r->sent) : l->tokens;
     STRBUF_AUTO body = STRBUF_INIT;
     strbuf_addf(&body,
                 "{\"model\":\"%s\",\"max_tokens\":%lld,\"temperature\":0,\"ignore_eos\":true,\"stream\":%s,"
                 "\"prompt\":[",
-                l->model, (long long)l->tokens, l->streams ? "true" : "false");
+                l->model, (long long)tokens, l->streams ? "true" : "false");
     for (int64_t i = 0; i < l->prompt; i++) {
         uint64_t id = rng_below((uint64_t)r->sent, 1, (uint64_t)i, (uint64_t)l->vocab);
         strbuf_addf(&body, "%s%d", i ? "," : "", (int)id);
@@ -161,6 +162,13 @@ static enum plim_status serve_client(struct run *r, struct client *c, uint32_t e
     return send_ask(r, c, err);
 }
 
+static bool goes_on(const struct run *r)
+{
+    const struct http_load *l = r->load;
+    return r->answered < l->requests &&
+           (!l->watch || l->watch->goes_on(l->watch->arg, r->sent < l->requests));
+}
+
 enum plim_status http_load_run(struct http_load *load, struct plim_error *err)
 {
     struct run r = {.load = load, .epoll = epoll_create1(EPOLL_CLOEXEC), .began = clock_seconds()};
@@ -172,8 +180,8 @@ enum plim_status http_load_run(struct http_load *load, struct plim_error *err)
     r.piece = malloc(PIECE);
     if (!clients || !r.piece || r.epoll < 0) status = plim_fail(err, PLIM_NO_MEMORY, "client: out of memory");
     for (int i = 0; i < count && status == PLIM_OK; i++) status = connect_one(&r, &clients[i], err);
-    while (r.answered < load->requests && status == PLIM_OK) {
-        int n = epoll_wait(r.epoll, events, EVENTS, -1);
+    while (status == PLIM_OK && goes_on(&r)) {
+        int n = epoll_wait(r.epoll, events, EVENTS, load->watch ? LOOK_MS : -1);
         for (int i = 0; i < n && status == PLIM_OK; i++)
             status = serve_client(&r, events[i].data.ptr, events[i].events, err);
     }

@@ -6,6 +6,8 @@
  *
  * One thread and epoll, so that the client takes little of the machine it shares with the server. A prompt is a list of token ids;
  * prompts differ in their first ids, so that none shares blocks with another. PLIM_IO: an answer is not a whole 200.
+ *
+ * With `watch` the client asks it often, and hangs up on everybody once it says that this is enough.
  */
 #pragma once
 
@@ -13,11 +15,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct http_load_watch {
+    int64_t (*tokens)(void *arg, int number); /* of request `number`, from 0 */
+    bool (*goes_on)(void *arg, bool full);    /* full: requests are left that were not sent yet */
+    void *arg;
+};
+
 struct http_load {
     int port, requests, connections;
     const char *model;
-    int64_t prompt, tokens; /* of each request */
-    int64_t vocab;          /* ids are below it */
+    int64_t prompt, tokens;              /* of each request; tokens: unless watch says otherwise */
+    const struct http_load_watch *watch; /* NULL: to the last answer */
+    int64_t vocab;                       /* ids are below it */
     bool streams;
     /* Results. */
     double seconds;  /* from the first connection to the end of the last answer */

@@ -500,6 +500,14 @@ void engine_measure_process(struct engine *e)
     e->tape_bytes = 0, e->asked_budget = e->options.budget;
 }
 
+/* How many positions of the pool are enough for a request. On a device with its own memory, where nobody else wants it, a given
+ * --max-context is taken at its word. */
+static int64_t pool_positions(const struct engine *e, const struct sizes *s)
+{
+    bool all = e->options.budget || (e->options.max_context && !e->device->facts.unified_memory);
+    return all ? s->seen : min64(s->seen, POOL_USUAL);
+}
+
 /* The chosen offer and what follows from it, before its pool has grown. */
 static void take_offer(struct engine *e, const struct offer_choice *choice, struct sizes *s)
 {
@@ -511,11 +519,11 @@ static void take_offer(struct engine *e, const struct offer_choice *choice, stru
     e->kept_room = kept_room(e, s);
     int64_t line = engine_line(e, e->asked_budget);
     e->bytes_room = e->options.overhead ? INT64_MAX : requests_room(e, &e->offer, line);
-    int64_t least = blocks_for(s->seen), usual = e->options.budget ? s->seen : min64(s->seen, POOL_USUAL);
+    int64_t least = blocks_for(s->seen), each = blocks_for(pool_positions(e, s));
     pthread_mutex_lock(&e->lock);
     e->base = choice->need.device - pool_bytes(e, s->blocks);
     e->smallest = e->base + pool_bytes(e, least);
-    e->least_blocks = least, e->most_blocks = max64(e->offer.requests * blocks_for(usual), s->blocks);
+    e->least_blocks = least, e->most_blocks = max64(e->offer.requests * each, s->blocks);
     pthread_mutex_unlock(&e->lock);
     s->blocks = engine_blocks_within(e, e->options.budget);
 }

@@ -7,7 +7,7 @@
  *     do engine_orders(e, &orders); while (orders.done < number);
  *     ... orders.good, orders.text ...
  *
- * The measured step runs op by op, waiting for each op, and produces the same tokens; other steps only check a flag
+ * The measured step runs as every other one (exec/op_clock.h) and produces the same tokens; other steps only check a flag
  * under the engine's lock. An idle engine writes its plan alone. Failures are reported and end no request.
  */
 #pragma once

@@ -35,6 +35,7 @@ def check_list():
     plim.ok(listed.returncode == 0 and "1b-64-adapters" in listed.stdout and not listed.stderr, f"--list {listed.stderr.strip()}")
     plim.ok("8b-fp8-128-128 8b-fp8-http-128-128" in " ".join(w for w in serve("--list", "--cases", "8b-fp8-http-128-128").stdout.split() if w[-1] != ":"),
             "a share brings the case it is a share of")
+    plim.ok("8b-fp8-steady-5000-500" in listed.stdout, "full load in steady state")
     wrong = serve("--list", "--cases", "2b")
     plim.ok(wrong.returncode == 1 and "'2b'" in wrong.stderr and wrong.stderr.count("\n") == 1, "an unknown case is named")
 
