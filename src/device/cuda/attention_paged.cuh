@@ -1,7 +1,7 @@
 /* attention_paged.cuh - what the kernels of attention over blocks share. cuda_attn_paged (attention_paged.cu) chooses:
  *
  *     attention_paged_decode.cu   tensor cores, tokens that are alone in their row: blocks go to shared memory as they are
- *     attention_paged_registers.cu the same for small heads of 16 bits: keys as they lie in blocks go straight to registers
+ *     attention_paged_registers.cu the same for few tokens with small heads of 16 bits: keys go straight to registers
  *     attention_paged_prompt.cu   tensor cores, rows of several tokens: tiles of queries, blocks through shared memory
  *     attention_paged_hopper.cu   the same by warpgroups, on capability 9.0
  *     attention_paged.cu          f32 arithmetic, every type and size of heads
