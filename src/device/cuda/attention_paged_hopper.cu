@@ -1,35 +1,39 @@
 /* attention_paged_hopper.cu - rows of several tokens over their blocks by warpgroups (capability 9.0), for all types of keys.
  *
- * As attention_paged_tiles.cuh, with 64 lines to a warpgroup. Queries stay in shared memory, and all warpgroups of a block share the keys and
- * values that stream through it, 64 at a time. A tile of keys is [D][64], as keys lie in their blocks, a tile of values [64][D]; both are in
- * the layout of attention_wgmma.cuh.
+ * As attention_paged_tiles.cuh, with 64 lines to a warpgroup. Queries stay in registers, and all warpgroups of a block share the keys and
+ * values that stream through shared memory, 64 at a time. A tile of keys is [D][64], as keys lie in their blocks, a tile of values [64][D];
+ * both are in the layout of attention_wgmma.cuh.
  *
- *     16 bits   blocks are copied into tiles, two steps ahead
- *     8 bits    blocks are copied as they are, two steps ahead, and become fp16 numbers in a tile one step ahead, while the tensor cores
- *               multiply for scores
+ * Step i behind its barrier, of every warpgroup:
  *
- * The multiplication with values is waited for together with the next scores. So at the barrier of step i every warpgroup has done with the
- * values of step i - 2 and may still be in those of i - 1; what is written behind the barrier takes the place of i - 2.
+ *     products       the tensor cores begin to multiply, keys i + 1 for their scores first, then probabilities i and values i
+ *     blocks         16 bits: those of i + 3 are on their way into a tile
+ *                    8 bits: those of i + 4 are on their way as they are, and those of i + 2 become fp16 numbers in a tile
+ *     scores i + 1   become probabilities while the products of values i are made
+ *
+ * So tiles i to i + 2 (8 bits) or i + 3 (16 bits) are in use in step i, and no product is under way at its end.
  */
 #include "device/cuda/attention_hopper.cuh"
 #include "device/cuda/attention_paged_tiles.cuh"
+#include "device/cuda/barrier.cuh"
 
 namespace
 {
 
-enum { ROUND = 2 }; /* buffers of blocks in 8 bits */
+enum { ROUND = 3 }; /* buffers of blocks in 8 bits */
 
 template <int width, bool coded> struct cut {
     enum {
-        GROUPS = width == 64 ? 2 : 3, /* warpgroups of a block */
-        BLOCKS = width == 64 ? 2 : 1, /* of a multiprocessor */
+        GROUPS = 2,                   /* warpgroups of a block */
+        BLOCKS = width == 64 ? 2 : 1, /* of a multiprocessor: heads of 128 take all registers */
         THREADS = GROUPS * WG_THREADS,
         LINES = GROUPS * WG_ROWS,
         STAGES = coded ? 3 : 4,
         KEY_TILE = width * KEYS * 2,
         STAGE = 2 * KEY_TILE, /* keys, then values */
-        QUERIES = GROUPS * wg_tile<width>::BYTES,
-        SHARED = WG_ALIGN + QUERIES + STAGES * STAGE + LINES * 8 + LINES / 32 * 16 + STAGES * KEYS * 4,
+        BARRIERS =
+            STAGES * STAGE + LINES * 8 + LINES / 32 * 16 + STAGES * KEYS * 4, /* behind blocks in 8 bits */
+        SHARED = WG_ALIGN + BARRIERS + ROUND * 8,
     };
     static_assert(THREADS / 32 * 16 * tile<width>::ROW_BYTES <= STAGES * STAGE, "results fit into the tiles");
 };
@@ -37,44 +41,75 @@ template <int width, bool coded> struct cut {
 /* Where piece p of row r of a block of 64 columns lies. */
 ON_GPU int swizzled(int r, int p) { return r * 128 + ((p ^ r % 8) * 16); }
 
-/* Queries of all lines as numbers of a tile for each warpgroup; zeros where there is no line. */
-template <class type, bool coded, int width, int threads>
-ON_GPU void place_queries(const struct paged &a, const struct lines &t, char *to)
+/* Fragments of 16 lines from `first` on; zeros where there is no line. */
+template <class type, bool coded, int width>
+ON_GPU void load_fragments(uint32_t (&q)[width / 16][4], const struct paged &a, const struct lines &t,
+                           int first)
 {
-    const int pieces = width / 8;
-    for (int i = threadIdx.x; i < threads / 2 * pieces; i += threads) {
-        const int line = i / pieces, p = i % pieces, group = line / WG_ROWS;
-        const bool have = line < t.count * a.group && p * 8 < a.size;
-        uint4 x = have ? *(const uint4 *)((const uint16_t *)a.q + line_at(a, t, line) + p * 8)
-                       : make_uint4(0, 0, 0, 0);
-        if (coded) x = as_f16<type>(x);
-        *(uint4 *)(to + group * wg_tile<width>::BYTES + p / 8 * wg_tile<width>::BLOCK +
-                   swizzled(line % WG_ROWS, p % 8)) = x;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int line = first + lane / 4 + i * 8;
+        const bool have = line < t.count * a.group;
+        const uint16_t *from = (const uint16_t *)a.q + (have ? line_at(a, t, line) : 0);
+#pragma unroll
+        for (int n = 0; n < width / 8; n++) {
+            const int column = n * 8 + lane % 4 * 2;
+            const uint32_t x = have && column < a.size ? *(const uint32_t *)(from + column) : 0;
+            q[n / 2][n % 2 * 2 + i] = coded ? as_f16<type>(x) : x;
+        }
     }
 }
 
-/* Starts copying keys [key, key + 64) of 16 bits and their values; zeros behind `last`, where no block is read. */
-template <int width, int threads>
-ON_GPU void load_tiles(const struct paged &a, const struct lines &t, uint32_t to, int key, int last)
+/* Where a step's blocks begin in the pool: lanes b, b + 4, ... have block b. Read one step before it is needed. */
+ON_GPU int look_up(const struct paged &a, const struct lines &t, int key, int last)
 {
-    const int32_t *table = a.blocks + (int64_t)t.row * a.reach + key / KV_BLOCK;
+    const int b = threadIdx.x % BLOCKS;
+    return key + b * KV_BLOCK <= last ? a.blocks[(int64_t)t.row * a.reach + key / KV_BLOCK + b] : 0;
+}
+
+/* Starts copying keys [key, key + 64) of 16 bits and their values; zeros behind `last`, where no block is read. mine: of look_up. */
+template <int width, int threads>
+ON_GPU void load_tiles(const struct paged &a, const struct lines &t, uint32_t to, int mine, int key, int last)
+{
     const int pieces = width / 8, thread = thread_again();
     const uint16_t *pool = (const uint16_t *)a.pool;
     const uint32_t values = to + width * KEYS * 2;
+    auto at_of = [&](int b) { /* -1: none */
+                              const int block = __shfl_sync(0xffffffffu, mine, b);
+                              return key + b * KV_BLOCK <= last ? paged_at(a, block, t.kv) : -1;
+    };
+    static_assert(BLOCKS * width * 2 % threads == 0, "all threads have the same work");
 #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) {
-        const int64_t at = key + b * KV_BLOCK <= last ? paged_at(a, table[b], t.kv) : -1;
-        for (int i = thread; i < width * 2; i += threads) { /* two pieces to an element of 16 keys */
-            const bool have = at >= 0 && i / 2 < a.size;
-            copy16(to + swizzled(i / 2, b * 2 + i % 2), pool + (have ? at + i * 8 : 0), have);
-        }
-        for (int i = thread; i < KV_BLOCK * pieces; i += threads) {
-            const int r = b * KV_BLOCK + i / pieces, p = i % pieces;
-            const bool have = key + r <= last && p * 8 < a.size;
-            copy16(values + p / 8 * wg_tile<width>::BLOCK + swizzled(r, p % 8),
-                   pool + (have ? at + a.plane + i / pieces * a.size + p * 8 : 0), have);
-        }
+    for (int n = 0; n < BLOCKS * width * 2; n += threads) { /* two pieces to an element of 16 keys */
+        const int b = (n + thread) / (width * 2), i = (n + thread) % (width * 2);
+        const int64_t at = at_of(b);
+        const bool have = at >= 0 && i / 2 < a.size;
+        copy16(to + swizzled(i / 2, b * 2 + i % 2), pool + (have ? at + i * 8 : 0), have);
     }
+#pragma unroll
+    for (int n = 0; n < KEYS * pieces; n += threads) {
+        const int r = (n + thread) / pieces, p = thread % pieces;
+        const int64_t at = at_of(r / KV_BLOCK);
+        const bool have = key + r <= last && p * 8 < a.size;
+        copy16(values + p / 8 * wg_tile<width>::BLOCK + swizzled(r, p % 8),
+               pool + (have ? at + a.plane + r % KV_BLOCK * a.size + p * 8 : 0), have);
+    }
+}
+
+/* The first warp starts copying blocks of keys [key, key + 64) as they are: keys and values of a block after each other, eight copies that
+ * arrive at a barrier. */
+ON_GPU void load_blocks(const struct paged &a, const struct lines &t, uint32_t to, uint32_t barrier, int mine,
+                        int key, int last)
+{
+#if __CUDA_ARCH__ >= 900
+    const int lane = threadIdx.x, count = min((last - key) / KV_BLOCK + 1, (int)BLOCKS), chunk = (int)a.chunk;
+    const char *from = (const char *)a.pool + paged_at(a, mine, t.kv) + (lane < BLOCKS ? 0 : a.plane);
+    if (lane == 0) barrier_expect(barrier, 2 * count * chunk);
+    __syncwarp();
+    if (lane < 2 * BLOCKS && lane % BLOCKS < count)
+        barrier_copy(to + (lane % BLOCKS * 2 + lane / BLOCKS) * chunk, from, chunk, barrier);
+#endif
 }
 
 /* Sixteen codes as two pieces of a row. */
@@ -92,35 +127,40 @@ ON_GPU void widen_tiles(const struct paged &a, const char *raw, char *to, float 
 {
     const int chunk = (int)a.chunk, codes = KV_BLOCK * a.size, thread = thread_again();
     const uint4 none = make_uint4(0, 0, 0, 0);
-    for (int i = thread; i < BLOCKS * width; i += threads) { /* 16 keys of an element */
+    static_assert(BLOCKS * width % threads == 0 && KEYS <= threads, "all threads have the same work");
+#pragma unroll
+    for (int i = thread, n = 0; n < BLOCKS * width / threads; n++, i += threads) { /* 16 keys of an element */
         const int b = i / width, d = i % width;
         const bool have = d < a.size && b * KV_BLOCK <= last;
         place16<CODES>(to + d * 128, b * 2, d,
                        have ? *(const uint4 *)(raw + b * 2 * chunk + d * KV_BLOCK) : none, 0, false);
     }
-    for (int i = thread; i < KEYS; i += threads)
-        scales[i] = i <= last ? ((const float *)(raw + i / KV_BLOCK * 2 * chunk + codes))[i % KV_BLOCK] : 0;
+    if (thread < KEYS)
+        scales[thread] =
+            thread <= last ? ((const float *)(raw + thread / KV_BLOCK * 2 * chunk + codes))[thread % KV_BLOCK]
+                           : 0;
     to += cut<width, true>::KEY_TILE;
-    const int quarters = width / 64;                              /* of a row's sixteens, by four */
-    for (int i = thread; i < KEYS * (width / 16); i += threads) { /* 16 elements of a key */
-        const int pair = i / (width / 8), at = i % (width / 8);   /* rows go in pairs */
-        const int r = 2 * pair + at / 4 % 2, n = at % 4 + 4 * ((at / 8 + at / 4) % quarters);
+    const int quarters = width / 64; /* of a row's sixteens, by four */
+#pragma unroll
+    for (int i = thread, n = 0; n < KEYS * (width / 16) / threads;
+         n++, i += threads) {                                   /* 16 elements of a key */
+        const int pair = i / (width / 8), at = i % (width / 8); /* rows go in pairs */
+        const int r = 2 * pair + at / 4 % 2, e = at % 4 + 4 * ((at / 8 + at / 4) % quarters);
         const char *from = raw + (r / KV_BLOCK * 2 + 1) * chunk;
-        const bool have = r <= last && n * 16 < a.size;
-        place16<CODES>(to + n / 4 * wg_tile<width>::BLOCK + r * 128, n % 4 * 2, r,
-                       have ? *(const uint4 *)(from + r % KV_BLOCK * a.size + n * 16) : none,
+        const bool have = r <= last && e * 16 < a.size;
+        place16<CODES>(to + e / 4 * wg_tile<width>::BLOCK + r * 128, e % 4 * 2, r,
+                       have ? *(const uint4 *)(from + r % KV_BLOCK * a.size + e * 16) : none,
                        have ? ((const float *)(from + codes))[r % KV_BLOCK] : 0, true);
     }
 }
 
 /* s[64][64] = Q K for the tile of keys. */
 template <class type, int width>
-ON_GPU void turned_scores(float (&s)[1][KEYS / 8][4], uint32_t queries, uint32_t keys)
+ON_GPU void turned_scores(float (&s)[1][KEYS / 8][4], const uint32_t (&q)[width / 16][4], uint32_t keys)
 {
 #pragma unroll
     for (int step = 0; step < width / 16; step++)
-        wgmma<type>::turned(s[0], wgmma_tile(queries + step / 4 * wg_tile<width>::BLOCK + step % 4 * 32),
-                            wgmma_tile(keys + step * 2048), step > 0);
+        wgmma<type>::turned(s[0], q[step], wgmma_tile(keys + step * 2048), step > 0);
 }
 
 /* Leaves the keys of this thread's line, and the span of those of its warp. */
@@ -134,92 +174,113 @@ ON_GPU void see(const struct paged &a, const struct lines &t, int2 *ranges, int4
     if (threadIdx.x % 32 == 0) spans[threadIdx.x / 32] = make_int4(s.low, s.high, s.first_most, s.last_least);
 }
 
-/* Products become probabilities against the new maximum. by: scales of the step's keys, or NULL; mine: of the warpgroup's lines. */
+/* Products become probabilities against the new maximum; sums so far are still to be multiplied with fade. by: scales of the step's keys, or
+ * NULL; mine: of the warpgroup's lines. */
 template <int width>
 ON_GPU void probabilities(const struct paged &a, float (&s)[1][KEYS / 8][4], struct soft_rows<width, 1> &r,
-                          const float *by, const struct attn_span &mine, const int2 *ranges, int key)
+                          float (&fade)[1][2], const float *by, const struct attn_span &mine,
+                          const int2 *ranges, int key)
 {
     const int lane = threadIdx.x % 32;
     if (by) each_score(s, lane, [&](float x, int at) { return x * by[at]; });
     if (a.cap > 0) each_score(s, lane, [&](float x, int) { return paged_score(a, x); });
     if (attn_needs_mask(mine, key, KEYS)) soft_mask(s, ranges, key, lane);
-    soften(s, r, a.scale2);
+    soften_scores(s, r, fade, a.scale2);
 }
 
+/* copied: steps whose blocks in 8 bits this block of threads has copied before. */
 template <class type, int width, class CODES>
-ON_GPU void run_groups(const struct paged &a, const struct lines &t)
+ON_GPU void run_groups(const struct paged &a, const struct lines &t, int &copied)
 {
     constexpr bool coded = is_coded<CODES>::value;
     typedef struct cut<width, coded> cut;
     using number = typename product_type<type, CODES>::is;
     const int group = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32;
-    char *pool = wg_pool(), *tiles = pool + cut::QUERIES;
+    char *tiles = wg_pool();
     int2 *ranges = (int2 *)(tiles + cut::STAGES * cut::STAGE);
     int4 *spans = (int4 *)(ranges + cut::LINES);
     float *scales = (float *)(spans + cut::LINES / 32); /* of a pool in 8 bits */
     char *raw = (char *)(scales + cut::STAGES * KEYS);
-    const int64_t round = 2 * BLOCKS * a.chunk;
-    const uint32_t tiles0 = shared_address(tiles), raw0 = shared_address(raw);
+    const int round = 2 * BLOCKS * (int)a.chunk, before = copied;
+    const uint32_t tiles0 = shared_address(tiles), raw0 = shared_address(raw),
+                   barriers = raw0 + ROUND * round;
     const int last = t.position + t.count - 1;
-    int key = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
-    auto load = [&](int i, int at) { /* step i of keys [at, at + 64) */
-                                     if (at <= last) {
-                                         if constexpr (coded)
-                                             load_raw<cut::THREADS>(
-                                                 a, t, raw0 + (uint32_t)(i % ROUND * round), at, last);
-                                         else
-                                             load_tiles<width, cut::THREADS>(
-                                                 a, t, tiles0 + i % cut::STAGES * cut::STAGE, at, last);
-                                     }
-                                     copy_commit();
+    const int first = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
+    auto key_of = [&](int i) { return first + i * KEYS; };
+    int mine = look_up(a, t, first, last);
+    auto load = [&](int i) {
+        const int key = key_of(i);
+        if constexpr (coded) {
+            const int at = (before + i) % ROUND;
+            if (warp == 0 && key <= last)
+                load_blocks(a, t, raw0 + at * round, barriers + at * 8, mine, key, last);
+        } else {
+            if (key <= last)
+                load_tiles<width, cut::THREADS>(a, t, tiles0 + i % cut::STAGES * cut::STAGE, mine, key, last);
+            copy_commit();
+        }
+        mine = look_up(a, t, key + KEYS, last);
     };
-    auto widen = [&](int i, int at) {
-        if constexpr (coded)
-            if (at <= last)
-                widen_tiles<width, cut::THREADS, CODES>(a, raw + i % ROUND * round,
-                                                        tiles + i % cut::STAGES * cut::STAGE,
-                                                        scales + i % cut::STAGES * KEYS, last - at);
+    auto widen = [&](int i) {
+        if constexpr (coded) {
+            if (key_of(i) > last) return;
+            const int at = (before + i) % ROUND, stage = i % cut::STAGES;
+            barrier_wait(barriers + at * 8, (before + i) / ROUND % 2);
+            widen_tiles<width, cut::THREADS, CODES>(a, raw + at * round, tiles + stage * cut::STAGE,
+                                                    scales + stage * KEYS, last - key_of(i));
+        }
     };
-    load(0, key);
-    load(1, key + KEYS);
+    if (coded) copied += (last - first) / KEYS + 1;
+    for (int i = 0; i < 3; i++) load(i);
     if (threadIdx.x < cut::LINES) see(a, t, ranges, spans);
-    place_queries<type, coded, width, cut::THREADS>(a, t, pool);
-    if (coded) {
-        copy_wait<1>();
-        __syncthreads();
-        widen(0, key);
-    }
+    uint32_t q[width / 16][4];
+    load_fragments<type, coded, width>(q, a, t, group * WG_ROWS + warp % 4 * 16);
+    if (coded)
+        widen(0), widen(1);
+    else
+        copy_wait<2>();
+    wgmma_publish();
+    __syncthreads();
+    if (coded) load(3);
     struct soft_rows<width, 1> r;
+    float s[1][KEYS / 8][4], fade[1][2];
+    uint32_t p[WG_STREAM / 16][4];
     r.clear();
-    for (int i = 0; key <= last; key += KEYS, i++) {
-        copy_wait<coded ? 0 : 1>();
+    auto tile_of = [&](int i) { return tiles0 + i % cut::STAGES * cut::STAGE; };
+    auto soften_step = [&](int i) {
+        const struct attn_span mine = /* read again: registers are short */
+            attn_join(attn_unpack(spans[2 * group]), attn_unpack(spans[2 * group + 1]));
+        probabilities(a, s, r, fade, coded ? scales + i % cut::STAGES * KEYS : NULL, mine, ranges + warp * 16,
+                      key_of(i));
+    };
+    wgmma_begin();
+    turned_scores<number, width>(s, q, tile_of(0));
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_settled(s);
+    soften_step(0);
+    wg_pack<number>(p, s);
+    for (int i = 0; key_of(i) <= last; i++) {
+        if (!coded) copy_wait<1>();
         wgmma_publish();
         __syncthreads();
-        const int stage = i % cut::STAGES * cut::STAGE;
-        load(i + 2, key + 2 * KEYS);
-        const struct attn_span mine =
-            attn_join(attn_unpack(spans[2 * group]), attn_unpack(spans[2 * group + 1]));
-        const bool meets = attn_meets(mine, key, KEYS);
-        float s[1][KEYS / 8][4];
-        if (meets) {
-            wgmma_begin();
-            turned_scores<number, width>(s, shared_address(pool) + group * wg_tile<width>::BYTES,
-                                         tiles0 + stage);
-            wgmma_commit();
-        }
-        widen(i + 1, key + KEYS);
-        wgmma_wait<0>();
-        if (!meets) continue;
-        wgmma_settled(s), wgmma_settled(r.out);
-        probabilities(a, s, r, coded ? scales + i % cut::STAGES * KEYS : NULL, mine, ranges + warp * 16, key);
-        uint32_t p[WG_STREAM / 16][4];
-        wg_pack<number>(p, s);
+        load(i + (coded ? 4 : 3));
         wgmma_begin();
-        wg_collect<number, width>(r.out, p, tiles0 + stage + cut::KEY_TILE);
+        turned_scores<number, width>(s, q, tile_of(i + 1)); /* behind the last keys, too: nobody looks */
         wgmma_commit();
+        wg_collect<number, width>(r.out, p, tile_of(i) + cut::KEY_TILE);
+        wgmma_commit();
+        widen(i + 2);
+        wgmma_wait<1>();
+        wgmma_settled(s);
+        const bool more = key_of(i + 1) <= last;
+        fade[0][0] = fade[0][1] = 1;
+        if (more) soften_step(i + 1);
+        wgmma_wait<0>();
+        wgmma_settled(r.out);
+        if (__ballot_sync(0xffffffffu, fade[0][0] != 1 || fade[0][1] != 1)) soft_fade(r, fade); /* rarely */
+        if (more) wg_pack<number>(p, s);
     }
-    wgmma_wait<0>();
-    wgmma_settled(r.out);
     copy_wait<0>();
     __syncthreads();
     finish<type>(a, t, tiles, r);
@@ -231,8 +292,16 @@ __global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>:
     prompts_hopper(const struct prompt x)
 {
 #if WG_BODY
+    int copied = 0;
+    if constexpr (is_coded<CODES>::value) {
+        const uint32_t barriers =
+            shared_address(wg_pool()) + cut<width, true>::BARRIERS + ROUND * 2 * BLOCKS * (uint32_t)x.a.chunk;
+        if (threadIdx.x < ROUND) barrier_init(barriers + threadIdx.x * 8, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        __syncthreads();
+    }
     each_row<cut<width, false>::THREADS>(
-        x.a, x.tile_tokens, [&](const struct lines &t) { run_groups<type, width, CODES>(x.a, t); });
+        x.a, x.tile_tokens, [&](const struct lines &t) { run_groups<type, width, CODES>(x.a, t, copied); });
 #else
     __trap();
 #endif

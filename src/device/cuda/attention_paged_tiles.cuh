@@ -180,15 +180,16 @@ ON_GPU void widen_raw(const struct paged &a, const char *raw, char *to, float *s
     }
 }
 
-/* Eight numbers as fp16. */
+/* Two numbers, and eight, as fp16. */
+template <class type> ON_GPU uint32_t as_f16(uint32_t x)
+{
+    return type_f16::pack(fminf(fmaxf(type::low(x), -65504.0f), 65504.0f),
+                          fminf(fmaxf(type::high(x), -65504.0f), 65504.0f));
+}
+
 template <class type> ON_GPU uint4 as_f16(const uint4 &x)
 {
-    uint32_t w[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int n = 0; n < 4; n++)
-        w[n] = type_f16::pack(fminf(fmaxf(type::low(w[n]), -65504.0f), 65504.0f),
-                              fminf(fmaxf(type::high(w[n]), -65504.0f), 65504.0f));
-    return make_uint4(w[0], w[1], w[2], w[3]);
+    return make_uint4(as_f16<type>(x.x), as_f16<type>(x.y), as_f16<type>(x.z), as_f16<type>(x.w));
 }
 
 /* Queries as fp16. */

@@ -46,9 +46,10 @@ ON_GPU void soft_mask(float (&s)[high][tiles][4], const int2 *ranges, int key, i
     }
 }
 
-/* Scores become probabilities against the new maximum; what was summed so far follows it. */
+/* Scores become probabilities against the new maximum. What was summed so far is to be multiplied with fade (soft_fade). */
 template <int width, int high, int tiles>
-ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r, float scale2)
+ON_GPU void soften_scores(float (&s)[high][tiles][4], struct soft_rows<width, high> &r,
+                          float (&fade)[high][2], float scale2)
 {
 #pragma unroll
     for (int m = 0; m < high; m++) {
@@ -60,7 +61,7 @@ ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r,
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
             float base = top == -INFINITY ? 0.0f : top, sum = 0;
-            float fade = exp2_fast((r.top[m][half] - base) * scale2);
+            fade[m][half] = exp2_fast((r.top[m][half] - base) * scale2);
             r.top[m][half] = top;
 #pragma unroll
             for (int n = 0; n < tiles; n++) {
@@ -71,12 +72,29 @@ ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r,
                     sum += p;
                 }
             }
-            r.sum[m][half] = r.sum[m][half] * fade + sum;
-#pragma unroll
-            for (int n = 0; n < width / 8; n++)
-                r.out[m][n][2 * half] *= fade, r.out[m][n][2 * half + 1] *= fade;
+            r.sum[m][half] = r.sum[m][half] * fade[m][half] + sum;
         }
     }
+}
+
+template <int width, int high>
+ON_GPU void soft_fade(struct soft_rows<width, high> &r, const float (&fade)[high][2])
+{
+#pragma unroll
+    for (int m = 0; m < high; m++)
+#pragma unroll
+        for (int n = 0; n < width / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) r.out[m][n][i] *= fade[m][i / 2];
+}
+
+/* Both. */
+template <int width, int high, int tiles>
+ON_GPU void soften(float (&s)[high][tiles][4], struct soft_rows<width, high> &r, float scale2)
+{
+    float fade[high][2];
+    soften_scores(s, r, fade, scale2);
+    soft_fade(r, fade);
 }
 
 /* Rows from `row` on to global memory, through the warp's rows of a tile in shared memory. */
