@@ -17,8 +17,7 @@ import plim
 import ranks
 
 MIB = 1 << 20
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
-STAGES = range(4) if LONG else (0, 3)
+STAGES = range(4) if plim.LONG else (0, 3)
 KILLS, BUDGETS = int(os.environ.get("ADAPTER_KILLS", "2")), int(os.environ.get("ADAPTER_BUDGETS", "3"))
 BASE = {f"model__{k}": None for k in ("architecture", "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings")}
 JOBS = {
@@ -127,5 +126,5 @@ with tempfile.TemporaryDirectory() as folder:
         check_moves(name, path, run, reference)
         check_kills(name, path, folder, reference)
         if not shutil.which("mpirun") or not ranks.feature("mpi"): plim.skip("several ranks: no MPI")
-        elif LONG or name in ("qlora", "dpo", "frozen"): check_ranks(name, path, folder)
+        elif plim.LONG or name in ("qlora", "dpo", "frozen"): check_ranks(name, path, folder)
 plim.done()

@@ -13,7 +13,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import plim
 
-STEPS, FAULTS = (15, 8) if plim.SANITIZED else (60, 20)
+STEPS, FAULTS = (9, 4) if plim.SANITIZED else (60, 20)
 MIB = 1 << 20
 
 with tempfile.TemporaryDirectory() as folder:

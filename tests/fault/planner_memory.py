@@ -4,7 +4,7 @@
 
 Models of 200 and 600 layers at the smallest budget that `plimsoll plan` names, where the tapes of the search are most of
 what the process has, and at one above it; a line that moves under a full arena, where a search runs beside what is kept;
-and budgets that are refused, which are not exceeded while that is found out. PLIMSOLL_LONG_TESTS=1: twice as many budgets.
+and budgets that are refused, which are not exceeded while that is found out. PLIMSOLL_LONG_TESTS=1: three times as many budgets.
 """
 import os
 import re
@@ -15,7 +15,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import plim
 
 MIB = 1 << 20
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
 NARROW = dict(model__hidden_size=16, model__intermediate_size=32, model__num_attention_heads=2, data__max_length=16,
               training__batch_size=1, training__gradient_accumulation_steps=1, training__steps=1)
 
@@ -51,7 +50,7 @@ for layers in (200, 600):
             continue
         least = smallest["peak_bytes"]["total"] + VARIES
         train(path, least, f"{layers} layers, the smallest budget")
-        for line in range(least * 3 // 4, least, least // (16 if LONG else 8)):
+        for line in range(least * 3 // 4, least, least // (16 if plim.LONG else 6)):
             fits = {plim.plan(path, "--budget", near)[0]["fits"] for near in (line - VARIES, line + VARIES)}
             word = {(True,): "grants", (False,): "refuses"}.get(tuple(fits), "may grant")
             train(path, line, f"{layers} layers, {line / MIB:.1f} MiB, which plan {word}",
@@ -75,6 +74,6 @@ for architecture, layers, lines in (("llama", 200, (2, 8, 10, 11)), ("llama", 60
     with tempfile.TemporaryDirectory() as folder:
         path = plim.job(folder, **dict(NARROW, model__architecture=architecture, model__num_layers=layers,
                                        model__num_key_value_heads=2))
-        for line in lines if LONG else lines[::2]:
+        for line in lines if plim.LONG else lines[::3]:
             train(path, line * MIB, f"{architecture} of {layers} layers, {line} MiB are refused", refused=True)
 plim.done()

@@ -15,7 +15,6 @@ import plim
 import ranks
 
 ranks.need_mpi()
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
 STEPS = 3
 STAGES = (0, 1, 2, 3)
 
@@ -49,11 +48,11 @@ with tempfile.TemporaryDirectory() as folder:
     passes = lambda n: f"training.gradient_accumulation_steps={n}"
     for count in (2, 3, 4):
         each = same("4 passes a step", path, folder, count, STAGES, passes(4))
-        if count == 3 or LONG:
-            once = same("4 passes, summed once a step", path, folder, count, (0, 1, 2, 3) if LONG else (0, 1, 3), passes(4), "training.zero.sum_gradients=step")
+        if count == 3 or plim.LONG:
+            once = same("4 passes, summed once a step", path, folder, count, (0, 1, 2, 3) if plim.LONG else (0, 1, 3), passes(4), "training.zero.sum_gradients=step")
             plim.ok(once[1] != each[1] and len(once[0]) == STEPS and all(abs(a - b) <= 1e-6 * a for a, b in zip(once[0], each[0])), "the two orders differ in the last digits and no more")
             same("1 pass a step", path, folder, count, STAGES, passes(1))
-    if LONG:
+    if plim.LONG:
         same("bf16, 8-bit state", path, folder, 3, STAGES, passes(4), "training.mixed_precision=bf16", "training.optimizer=adamw8bit")
         same("no clipping", path, folder, 3, STAGES, passes(4), "training.max_grad_norm=0")
 plim.done()

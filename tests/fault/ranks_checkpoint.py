@@ -16,7 +16,6 @@ import plim
 import ranks
 
 ranks.need_mpi()
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
 ROWS = 12
 MODEL = "architecture vocab_size hidden_size intermediate_size num_layers num_attention_heads num_key_value_heads tie_word_embeddings".split()
 
@@ -48,7 +47,7 @@ def form(folder):
     """What is in the folder; stages and forms have the same bits."""
     path, held = job(folder), {}
     cases = [("stage 3", 3, "true"), ("stage 3 in pieces", 3, "false"), ("stage 0 in pieces", 0, "false")]
-    if LONG: cases += [("stage 1", 1, "true"), ("stage 2 in pieces", 2, "false")]
+    if plim.LONG: cases += [("stage 1", 1, "true"), ("stage 2 in pieces", 2, "false")]
     for name, stage, gather in cases:
         out = f"{folder}/{name.replace(' ', '-')}"
         result = train(3, path, out, "--set", f"output.gather_weights={gather}", stage=stage)
@@ -102,7 +101,7 @@ def resume(folder):
         result = train(4, path, f"{folder}/{kind}", "--set", "output.gather_weights=false", *change, stage=3)
         plim.ok(result.returncode == 0, f"{kind}: 4 ranks save {result.stderr.strip()[:200]}")
         saved = pieces.checkpoint(newest(f"{folder}/{kind}"))
-        goers = [(1, 0), (2, 1), (3, 3)] if not LONG else [(1, 0), *((n, z) for n in (2, 3, 4) for z in range(4))]
+        goers = [(1, 0), (2, 1), (3, 3)] if not plim.LONG else [(1, 0), *((n, z) for n in (2, 3, 4) for z in range(4))]
         for count, stage in goers:
             out = f"{folder}/{kind}-{count}-{stage}"
             subprocess.run(["cp", "-r", f"{folder}/{kind}", out], check=True)

@@ -19,7 +19,6 @@ import plim
 import ranks
 
 ranks.need_mpi()
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
 COUNT, STEPS = 3, 5
 
 
@@ -40,7 +39,7 @@ def points(rng, kills):
 
 
 def kill(folder):
-    path, rng, kills = job(folder, training__save_every=1), random.Random(5), 40 if LONG else 4
+    path, rng, kills = job(folder, training__save_every=1), random.Random(5), 40 if plim.LONG else 4
     args = ["train", path, "-q", "--json", "--steps", STEPS]
     forms = [["--set", f"output.gather_weights={g}"] for g in ("false", "true")]
     reference = plim.losses(ranks.run(COUNT, *args, "--set", f"output.dir={folder}/whole").stdout)
@@ -66,7 +65,7 @@ def kill(folder):
 def hang(folder):
     """A rank that stops answering, whichever it is."""
     path = job(folder, training__steps=100000)
-    for victim in (1, 0) if not LONG else (0, 1, 2):
+    for victim in (1, 0) if not plim.LONG else (0, 1, 2):
         # A quarter of it is for the others to say that they are there.
         process = ranks.start(COUNT, "train", path, "-q", "--json", "--no-checkpoint", env={"PLIMSOLL_PATIENCE": "8"}, stdout=-1, stderr=-1)
         process.stdout.readline(), process.stdout.readline()

@@ -14,8 +14,7 @@ import plim
 import ranks
 
 ranks.need_mpi()
-LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
-STEPS = 20 if LONG else 4
+STEPS = 20 if plim.LONG else 4
 ROWS = 12  # of a step's half, for 1, 2, 3 and 4 ranks
 TOLERANCE = 1e-6
 
@@ -70,7 +69,7 @@ def lengths(folder):
         path = encoder_jobs.job(folder, "masked_tokens", **{**BASE, **changes})
         base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", STEPS]
         one = losses(plim.run(*base, "--set", f"training.batch_size={ROWS}"))
-        for count, stage in ((3, 3), (2, 0), (2, 2)) if LONG else ((3, 3),):
+        for count, stage in ((3, 3), (2, 0), (2, 2)) if plim.LONG else ((3, 3),):
             result = ranks.run(count, *base, "--set", f"training.batch_size={ROWS // count}", "--set", f"training.zero_stage={stage}")
             far = max((abs(a - b) / abs(a) for a, b in zip(one, losses(result))), default=9)
             plim.ok(len(losses(result)) == len(one) == STEPS and far <= TOLERANCE, f"{name}: {count} ranks, stage {stage}: {far:.1e} {result.stderr.strip()[:200]}")
@@ -84,7 +83,7 @@ def evaluation(folder):
     """Ranks share an evaluation's rows: as many tokens, the same loss and scores."""
     cases = [("loss", lambda f: plim.job(f, **BASE, data__validation=f"[{f}/corpus.txt]"), 7), ("entities", lambda f: encoder_jobs.job(f, "token_labels", **BASE), 17),
              ("hidden tokens, longest", lambda f: encoder_jobs.job(f, "masked_tokens", **{**BASE, "data__padding": "longest"}), 10)]
-    if LONG: cases.append(("pairs", lambda f: encoder_jobs.job(f, "sentence_pairs", **{**BASE, "training__gradient_accumulation_steps": 1}), 16))
+    if plim.LONG: cases.append(("pairs", lambda f: encoder_jobs.job(f, "sentence_pairs", **{**BASE, "training__gradient_accumulation_steps": 1}), 16))
     for name, make, rows in cases:
         path = make(folder)
         base = ["train", path, "-q", "--json", "--no-checkpoint", "--steps", 1, "--set", f"training.eval_rows={rows}", "--set", "training.learning_rate=0"]
@@ -102,7 +101,7 @@ spread = []
 with tempfile.TemporaryDirectory() as folder:
     for name, make in [*decoders(), *others()]:
         sample = {"gpt2": ((3,), (0, 1, 2, 3)), "t5": ((2,), (1, 3)), "bert masked_tokens": ((2,), (2,)), "mixtral": ((2,), (3,))}
-        counts, stages = ((2, 3, 4), (0, 1, 2, 3)) if LONG else sample.get(name, ((), ()))
+        counts, stages = ((2, 3, 4), (0, 1, 2, 3)) if plim.LONG else sample.get(name, ((), ()))
         if counts: matrix(name, make(folder), counts, stages, spread)
     lengths(folder)
     evaluation(folder)

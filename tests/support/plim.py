@@ -9,6 +9,7 @@ import time
 
 PLIMSOLL = os.environ.get("PLIMSOLL", "build/release/plimsoll")
 SRC_DIR = os.environ.get("SRC_DIR", ".")
+LONG = bool(os.environ.get("PLIMSOLL_LONG_TESTS"))
 SANITIZED = any(word in os.environ.get("BUILD_DIR", "") for word in ("asan", "tsan"))
 CORPUS = " ".join(
     f"The {a} {b} took {n} barrels past the {c} before the {d} turned."

@@ -202,6 +202,8 @@ static int64_t smallest_budget(const struct setting *s)
 
 static void check_model(const char *model)
 {
+    /* The thread sanitizer looks at how threads meet, which is the same for all models. */
+    if (EVERY > 10 && strcmp(model, "llama-tied") && strcmp(model, "gemma3")) return;
     struct heard one[REQUESTS], other[REQUESTS];
     struct setting single = {.model = model, .parallel = 1, .alone = true};
     make_prompts(one, REQUESTS);
