@@ -89,7 +89,7 @@ ON_GPU uint32_t barrier_of(const struct room &r, bool values)
 ON_GPU void copies_init(const struct room &r)
 {
     if (threadIdx.x % 32 == 0) barrier_init(barrier_of(r, false), 1), barrier_init(barrier_of(r, true), 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_publish();
     __syncwarp();
 }
 

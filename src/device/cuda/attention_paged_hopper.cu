@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>:
         const uint32_t barriers =
             shared_address(wg_pool()) + cut<width, true>::BARRIERS + ROUND * 2 * BLOCKS * (uint32_t)x.a.chunk;
         if (threadIdx.x < ROUND) barrier_init(barriers + threadIdx.x * 8, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_publish();
         __syncthreads();
     }
     each_row<cut<width, false>::THREADS>(

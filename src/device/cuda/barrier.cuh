@@ -10,6 +10,9 @@ ON_GPU void barrier_init(uint32_t at, int count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
 
+/* Behind barrier_init, for copies to see it. */
+ON_GPU void barrier_publish(void) { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
 ON_GPU void barrier_expect(uint32_t at, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");

@@ -219,7 +219,7 @@ template <int KIND> ON_GPU ring ring_at(char *pool)
             barrier_init(full + s * 8, 1);
             barrier_init(empty + s * 8, CONSUMERS * WARPS * expert_pair<KIND>);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_publish();
     }
     return {at, full, empty, pool};
 }

@@ -96,7 +96,7 @@ ON_GPU void copies_init(void)
 {
     if (threadIdx.x % 32 == 0)
         for (int s = 0; s < DEPTH; s++) barrier_init(barrier_of(s), 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    barrier_publish();
     __syncwarp();
 }
 
