@@ -25,15 +25,15 @@ enum { ROUND = 3 }; /* buffers of blocks in 8 bits */
 template <int width, bool coded> struct cut {
     enum {
         GROUPS = 2,                   /* warpgroups of a block */
-        BLOCKS = width == 64 ? 2 : 1, /* of a multiprocessor: heads of 128 take all registers */
+        ON_ONE = width == 64 ? 2 : 1, /* of a multiprocessor: heads of 128 take all registers */
         THREADS = GROUPS * WG_THREADS,
         LINES = GROUPS * WG_ROWS,
         STAGES = coded ? 3 : 4,
         KEY_TILE = width * KEYS * 2,
         STAGE = 2 * KEY_TILE, /* keys, then values */
-        BARRIERS =
-            STAGES * STAGE + LINES * 8 + LINES / 32 * 16 + STAGES * KEYS * 4, /* behind blocks in 8 bits */
-        SHARED = WG_ALIGN + BARRIERS + ROUND * 8,
+        SCALES = STAGES * STAGE + LINES * 8 + LINES / 32 * 16,
+        BLOCKS_AT = SCALES + STAGES * KEYS * 4, /* in 8 bits; behind them a barrier for each buffer */
+        SHARED = WG_ALIGN + BLOCKS_AT + ROUND * 8,
     };
     static_assert(THREADS / 32 * 16 * tile<width>::ROW_BYTES <= STAGES * STAGE, "results fit into the tiles");
 };
@@ -188,7 +188,73 @@ ON_GPU void probabilities(const struct paged &a, float (&s)[1][KEYS / 8][4], str
     soften_scores(s, r, fade, a.scale2);
 }
 
-/* copied: steps whose blocks in 8 bits this block of threads has copied before. */
+/* Keys and values of one row on their way through shared memory. */
+template <int width, class CODES> struct stream {
+    static constexpr bool coded = is_coded<CODES>::value;
+    typedef struct cut<width, coded> cut;
+    char *tiles, *raw;
+    float *scales; /* of keys in 8 bits */
+    int round, first, last, before;
+    int mine; /* of look_up, for the next load */
+
+    /* copied: steps whose blocks in 8 bits this block of threads has copied before. */
+    __device__ __forceinline__ void open(const struct paged &a, const struct lines &t, char *pool,
+                                         int &copied)
+    {
+        tiles = pool, scales = (float *)(pool + cut::SCALES), raw = pool + cut::BLOCKS_AT;
+        round = 2 * BLOCKS * (int)a.chunk, last = t.position + t.count - 1, before = copied;
+        first = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
+        mine = look_up(a, t, first, last);
+        if (coded) copied += (last - first) / KEYS + 1;
+    }
+    __device__ __forceinline__ int key_of(int i) const { return first + i * KEYS; }
+    __device__ __forceinline__ bool has(int i) const { return key_of(i) <= last; }
+    __device__ __forceinline__ uint32_t tile_of(int i) const
+    {
+        return shared_address(tiles) + i % cut::STAGES * cut::STAGE;
+    }
+    __device__ __forceinline__ const float *scales_of(int i) const
+    {
+        return coded ? scales + i % cut::STAGES * KEYS : NULL;
+    }
+    __device__ __forceinline__ uint32_t barrier_of(int i) const
+    {
+        return shared_address(raw) + ROUND * round + (before + i) % ROUND * 8;
+    }
+
+    __device__ __forceinline__ void load(const struct paged &a, const struct lines &t, int i)
+    {
+        if constexpr (coded) {
+            if (threadIdx.x < 32 && has(i))
+                load_blocks(a, t, shared_address(raw) + (before + i) % ROUND * round, barrier_of(i), mine,
+                            key_of(i), last);
+        } else {
+            if (has(i)) load_tiles<width, cut::THREADS>(a, t, tile_of(i), mine, key_of(i), last);
+            copy_commit();
+        }
+        mine = look_up(a, t, key_of(i + 1), last);
+    }
+
+    /* 8 bits: makes tile i of its blocks. */
+    __device__ __forceinline__ void widen(const struct paged &a, int i) const
+    {
+        if constexpr (coded) {
+            if (!has(i)) return;
+            barrier_wait(barrier_of(i), (before + i) / ROUND % 2);
+            widen_tiles<width, cut::THREADS, CODES>(a, raw + (before + i) % ROUND * round,
+                                                    tiles + i % cut::STAGES * cut::STAGE,
+                                                    scales + i % cut::STAGES * KEYS, last - key_of(i));
+        }
+    }
+
+    /* Tile i has arrived; behind a barrier of the block it may be multiplied. 16 bits: of all loads, `left` may be on their way. */
+    template <int left> __device__ __forceinline__ void arrive(void) const
+    {
+        if (!coded) copy_wait<left>();
+        wgmma_publish();
+    }
+};
+
 template <class type, int width, class CODES>
 ON_GPU void run_groups(const struct paged &a, const struct lines &t, int &copied)
 {
@@ -196,106 +262,69 @@ ON_GPU void run_groups(const struct paged &a, const struct lines &t, int &copied
     typedef struct cut<width, coded> cut;
     using number = typename product_type<type, CODES>::is;
     const int group = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32;
-    char *tiles = wg_pool();
-    int2 *ranges = (int2 *)(tiles + cut::STAGES * cut::STAGE);
+    char *pool = wg_pool();
+    int2 *ranges = (int2 *)(pool + cut::STAGES * cut::STAGE);
     int4 *spans = (int4 *)(ranges + cut::LINES);
-    float *scales = (float *)(spans + cut::LINES / 32); /* of a pool in 8 bits */
-    char *raw = (char *)(scales + cut::STAGES * KEYS);
-    const int round = 2 * BLOCKS * (int)a.chunk, before = copied;
-    const uint32_t tiles0 = shared_address(tiles), raw0 = shared_address(raw),
-                   barriers = raw0 + ROUND * round;
-    const int last = t.position + t.count - 1;
-    const int first = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
-    auto key_of = [&](int i) { return first + i * KEYS; };
-    int mine = look_up(a, t, first, last);
-    auto load = [&](int i) {
-        const int key = key_of(i);
-        if constexpr (coded) {
-            const int at = (before + i) % ROUND;
-            if (warp == 0 && key <= last)
-                load_blocks(a, t, raw0 + at * round, barriers + at * 8, mine, key, last);
-        } else {
-            if (key <= last)
-                load_tiles<width, cut::THREADS>(a, t, tiles0 + i % cut::STAGES * cut::STAGE, mine, key, last);
-            copy_commit();
-        }
-        mine = look_up(a, t, key + KEYS, last);
-    };
-    auto widen = [&](int i) {
-        if constexpr (coded) {
-            if (key_of(i) > last) return;
-            const int at = (before + i) % ROUND, stage = i % cut::STAGES;
-            barrier_wait(barriers + at * 8, (before + i) / ROUND % 2);
-            widen_tiles<width, cut::THREADS, CODES>(a, raw + at * round, tiles + stage * cut::STAGE,
-                                                    scales + stage * KEYS, last - key_of(i));
-        }
-    };
-    if (coded) copied += (last - first) / KEYS + 1;
-    for (int i = 0; i < 3; i++) load(i);
+    struct stream<width, CODES> in;
+    in.open(a, t, pool, copied);
+    for (int i = 0; i < 3; i++) in.load(a, t, i);
     if (threadIdx.x < cut::LINES) see(a, t, ranges, spans);
     uint32_t q[width / 16][4];
     load_fragments<type, coded, width>(q, a, t, group * WG_ROWS + warp % 4 * 16);
-    if (coded)
-        widen(0), widen(1);
-    else
-        copy_wait<2>();
-    wgmma_publish();
+    in.widen(a, 0), in.widen(a, 1);
+    in.template arrive<2>();
     __syncthreads();
-    if (coded) load(3);
+    if (coded) in.load(a, t, 3);
     struct soft_rows<width, 1> r;
     float s[1][KEYS / 8][4], fade[1][2];
     uint32_t p[WG_STREAM / 16][4];
     r.clear();
-    auto tile_of = [&](int i) { return tiles0 + i % cut::STAGES * cut::STAGE; };
     auto soften_step = [&](int i) {
         const struct attn_span mine = /* read again: registers are short */
             attn_join(attn_unpack(spans[2 * group]), attn_unpack(spans[2 * group + 1]));
-        probabilities(a, s, r, fade, coded ? scales + i % cut::STAGES * KEYS : NULL, mine, ranges + warp * 16,
-                      key_of(i));
+        probabilities(a, s, r, fade, in.scales_of(i), mine, ranges + warp * 16, in.key_of(i));
     };
     wgmma_begin();
-    turned_scores<number, width>(s, q, tile_of(0));
+    turned_scores<number, width>(s, q, in.tile_of(0));
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_settled(s);
     soften_step(0);
     wg_pack<number>(p, s);
-    for (int i = 0; key_of(i) <= last; i++) {
-        if (!coded) copy_wait<1>();
-        wgmma_publish();
+    for (int i = 0; in.has(i); i++) {
+        in.template arrive<1>();
         __syncthreads();
-        load(i + (coded ? 4 : 3));
+        in.load(a, t, i + (coded ? 4 : 3));
         wgmma_begin();
-        turned_scores<number, width>(s, q, tile_of(i + 1)); /* behind the last keys, too: nobody looks */
+        turned_scores<number, width>(s, q, in.tile_of(i + 1)); /* behind the last keys, too: nobody looks */
         wgmma_commit();
-        wg_collect<number, width>(r.out, p, tile_of(i) + cut::KEY_TILE);
+        wg_collect<number, width>(r.out, p, in.tile_of(i) + cut::KEY_TILE);
         wgmma_commit();
-        widen(i + 2);
+        in.widen(a, i + 2);
         wgmma_wait<1>();
         wgmma_settled(s);
-        const bool more = key_of(i + 1) <= last;
         fade[0][0] = fade[0][1] = 1;
-        if (more) soften_step(i + 1);
+        if (in.has(i + 1)) soften_step(i + 1);
         wgmma_wait<0>();
         wgmma_settled(r.out);
         if (__ballot_sync(0xffffffffu, fade[0][0] != 1 || fade[0][1] != 1)) soft_fade(r, fade); /* rarely */
-        if (more) wg_pack<number>(p, s);
+        if (in.has(i + 1)) wg_pack<number>(p, s);
     }
     copy_wait<0>();
     __syncthreads();
-    finish<type>(a, t, tiles, r);
+    finish<type>(a, t, pool, r);
     __syncthreads();
 }
 
 template <class type, int width, class CODES>
-__global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>::BLOCKS)
+__global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>::ON_ONE)
     prompts_hopper(const struct prompt x)
 {
 #if WG_BODY
     int copied = 0;
     if constexpr (is_coded<CODES>::value) {
-        const uint32_t barriers =
-            shared_address(wg_pool()) + cut<width, true>::BARRIERS + ROUND * 2 * BLOCKS * (uint32_t)x.a.chunk;
+        const uint32_t barriers = shared_address(wg_pool()) + cut<width, true>::BLOCKS_AT +
+                                  ROUND * 2 * BLOCKS * (uint32_t)x.a.chunk;
         if (threadIdx.x < ROUND) barrier_init(barriers + threadIdx.x * 8, 1);
         barrier_publish();
         __syncthreads();
