@@ -3,6 +3,7 @@
 #include "device/cpu/gemm_x86.h"
 
 #if defined(__x86_64__)
+#include "device/cpu/vec_base.h"
 #include <immintrin.h>
 
 #define AVX2_CODE __attribute__((target("avx2,fma")))
@@ -38,6 +39,7 @@ AVX2_CODE INLINE void multiply(const float *a, const float *b, int64_t k, float 
     __m256 s[2 * MR];
     EACH_ROW(ZERO)
     EACH_ROW(FETCH)
+    VEC_UNROLL(4)
     for (int64_t i = 0; i < k; i++, a += MR, b += NR) {
         __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
         EACH_ROW(STEP)
@@ -80,6 +82,7 @@ const struct gemm_kernel gemm_avx2_f32 = {
     .nr = NR,
     .kg = 1,
     .type = DT_F32,
+    .own_bytes = 256 << 10,
     .pack_a = {[DT_F32] = gemm_x86_f32_pack_6},
     .pack_b = {[DT_F32] = gemm_x86_f32_pack_16},
     .run = run,

@@ -1,4 +1,4 @@
-/* gemm_few_avx2.c - few rows with AVX2 and FMA, B in fp32, bf16 or fp16: see gemm_few.h.
+/* gemm_few_avx2.c - few rows with AVX2 and FMA: see gemm_few.h. fp16 along k is in gemm_few_avx2_f16.c.
  *
  * Along k, a step is 16 of k of 8 lines: turned, and widened, they are 16 vectors of one k each, and a row of A multiplies
  * them by its 16 elements one after the other, as the packed kernel does. Four groups of lines go on side by side, so that
@@ -46,17 +46,6 @@ AVX2_CODE FEW_INLINE void lines_bf16(__m256 w[STEP], const char *b, int64_t step
     for (int i = 0; i < 8; i++) {
         w[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(r[i], 16));
         w[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(r[i], upper));
-    }
-}
-
-AVX2_CODE FEW_INLINE void lines_f16(__m256 w[STEP], const char *b, int64_t step)
-{
-    for (int half = 0; half < 2; half++) {
-        __m256i r[8];
-        for (int l = 0; l < 8; l++)
-            r[l] = _mm256_castps_si256(_mm256_cvtph_ps(load_128(b + l * step + 16 * half)));
-        few_turn_8x8(r);
-        for (int i = 0; i < 8; i++) w[8 * half + i] = _mm256_castsi256_ps(r[i]);
     }
 }
 
@@ -212,30 +201,25 @@ AVX2_CODE FEW_INLINE void across(load_columns *load, int size, const struct gemm
 }
 
 /* One row keeps everything in registers. */
-#define BY_TYPE(type, size)                                                                                  \
-    AVX2_CODE static void along_##type(const struct gemm_few_block *p)                                       \
+#define BY_ROWS(way, load, type, size)                                                                       \
+    AVX2_CODE static void way##_##type(const struct gemm_few_block *p)                                       \
     {                                                                                                        \
         if (p->rows == 1)                                                                                    \
-            along(lines_##type, size, p, 1);                                                                 \
+            way(load##_##type, size, p, 1);                                                                  \
         else                                                                                                 \
-            along(lines_##type, size, p, p->rows);                                                           \
-    }                                                                                                        \
-    AVX2_CODE static void across_##type(const struct gemm_few_block *p)                                      \
-    {                                                                                                        \
-        if (p->rows == 1)                                                                                    \
-            across(columns_##type, size, p, 1);                                                              \
-        else                                                                                                 \
-            across(columns_##type, size, p, p->rows);                                                        \
+            way(load##_##type, size, p, p->rows);                                                            \
     }
-BY_TYPE(f32, 4)
-BY_TYPE(bf16, 2)
-BY_TYPE(f16, 2)
+BY_ROWS(along, lines, f32, 4)
+BY_ROWS(along, lines, bf16, 2)
+BY_ROWS(across, columns, f32, 4)
+BY_ROWS(across, columns, bf16, 2)
+BY_ROWS(across, columns, f16, 2)
 
 const struct gemm_few gemm_few_avx2_f32 = {"avx2 fma",     ROWS,      FEW_LINES, 4,
                                            gemm_few_widen, along_f32, across_f32};
 const struct gemm_few gemm_few_avx2_bf16 = {"avx2 fma",     ROWS,       FEW_LINES,  4,
                                             gemm_few_widen, along_bf16, across_bf16};
-const struct gemm_few gemm_few_avx2_f16 = {"avx2 fma",     ROWS,      FEW_LINES, 4,
-                                           gemm_few_widen, along_f16, across_f16};
+const struct gemm_few gemm_few_avx2_f16 = {"avx2 fma",         ROWS,      FEW_LINES, 4, gemm_few_widen,
+                                           few_avx2_along_f16, across_f16};
 
 #endif

@@ -28,8 +28,9 @@ enum {
 /* Per-block data of x apart from its codes. */
 struct x8_block {
     float scale;
-    float total;     /* scale times the sum of its codes */
-    int32_t lift[2]; /* -128 times the sum of the codes of each half: for products with codes + 128 */
+    float total; /* scale times the sum of its codes */
+    /* -128 times the sum of the codes of each half: for products with codes + 128. AVX2: quantise_with_lifts. */
+    int32_t lift[2];
 };
 
 /* Rows of x, with `k` codes and k / 32 blocks each, as laid out by the level's quantise. */

@@ -4,6 +4,8 @@
  * and sums of several groups fit in 16 bits before they are widened: two instructions for 32 products, where codes of 8 bits
  * take four (the size of a code, at most 128, times x with the code's sign, at most 127, stays below 2^15 in pairs).
  *
+ * Codes of Q4_0 and Q6_K are multiplied without their offset. Sums begin at a lift instead, which also keeps them in 16 bits.
+ *
  * Eight lines by 32 of k stay in eight registers while all rows meet them, of which eight are summed at once. Few rows meet a
  * panel as it lies in memory, more of them one that was unpacked. */
 #include "device/cpu/linear_q.h"
@@ -26,7 +28,13 @@ VEC_FN void half16(float *out, const unsigned char *in)
 #define LINEAR_Q_UNPACK_K
 #include "device/cpu/linear_q_body.h"
 
-enum { LINES = 8, ROWS = PANEL8_FEW, SCALES = 16 * PANEL_LINES, MINIMA = 8 * PANEL_LINES };
+enum {
+    LINES = 8,
+    ROWS = PANEL8_FEW,
+    SCALES = 16 * PANEL_LINES,
+    MINIMA = 8 * PANEL_LINES,
+    AHEAD = 4096, /* bytes */
+};
 
 /* The type of codes: the form of a struct panel8, and what a panel in memory has. */
 enum source { FROM_Q8_0, FROM_Q4_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
@@ -37,16 +45,16 @@ struct kind {
     short each;     /* blocks of 32 in a block */
     short together; /* groups whose pairs' products fit in 16 bits; 1: codes have a sign */
     short parts;    /* scales in a block of 32 */
-    short shift;    /* codes are 128 >> shift too large; 0: they are not */
+    short over;     /* codes are so much too large: sums begin at a lift, and fit in 16 bits at the end */
     bool least;
 };
 
 VEC_FN struct kind kind_of(enum source from)
 {
     static const struct kind kinds[] = {
-        [FROM_Q8_0] = {544, 1, 1, 1, 0, false},  [FROM_Q4_0] = {288, 1, 8, 1, 4, false},
-        [FROM_Q4_K] = {2304, 8, 8, 1, 0, true},  [FROM_Q5_K] = {2816, 8, 4, 1, 0, true},
-        [FROM_Q6_K] = {3360, 8, 2, 2, 2, false},
+        [FROM_Q8_0] = {544, 1, 1, 1, 0, false},   [FROM_Q4_0] = {288, 1, 8, 1, 8, false},
+        [FROM_Q4_K] = {2304, 8, 8, 1, 0, true},   [FROM_Q5_K] = {2816, 8, 4, 1, 0, true},
+        [FROM_Q6_K] = {3360, 8, 4, 2, 32, false},
     };
     return kinds[from];
 }
@@ -175,25 +183,46 @@ struct sums {
 VEC_FN void add_group(struct sums *s, enum source from, int g, bool first, __m256i size,
                       const unsigned char *sign, __m256i with)
 {
-    const int together = kind_of(from).together;
+    const struct kind of = kind_of(from);
     if (from == FROM_Q8_0) with = _mm256_sign_epi8(with, load_32(sign + 64 * g));
     __m256i next = _mm256_maddubs_epi16(size, with);
-    s->pairs = g % together ? _mm256_add_epi16(s->pairs, next) : next;
-    if (g % together < together - 1) return;
+    s->pairs = g % of.together || of.over ? _mm256_add_epi16(s->pairs, next) : next;
+    if (g % of.together < of.together - 1) return;
     next = _mm256_madd_epi16(s->pairs, _mm256_set1_epi16(1));
     s->wide = first ? next : _mm256_add_epi32(s->wide, next);
 }
 
-/* The sums of part p begin at this. */
-VEC_FN __m256i lift_of(const struct kind of, const struct x8_block *q, int p)
+/* The start of the sums of part p: see quantise_with_lifts. */
+VEC_FN struct sums begin(const struct kind of, const struct x8_block *q, int p)
 {
-    int lift = of.parts == 2 ? q->lift[p] : q->lift[0] + q->lift[1];
-    return _mm256_set1_epi32(lift >> of.shift);
+    struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    if (of.over == 32) s.pairs = _mm256_slli_epi16(_mm256_set1_epi32(q->lift[p]), 2);
+    if (of.over == 8)
+        s.pairs = _mm256_add_epi16(_mm256_set1_epi32(q->lift[0]), _mm256_set1_epi32(q->lift[1]));
+    return s;
 }
 
-VEC_FN __m256 add_scaled(__m256i whole, const float *scale, __m256 with, __m256 y)
+/* Lifts of a block: -8 times the sums of the first and of the second two of each four codes of x, 16 bits each, of each
+ * half; codes of 6 bits need four times as much. Sums may wrap on their way, but they end at 8 products of at most
+ * 32 * 127, or 16 of at most 8 * 127, which fit. */
+static void quantise_with_lifts(const void *x, enum dtype type, int64_t k, int64_t row, int8_t *codes,
+                                struct x8_block *blocks)
 {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(_mm256_loadu_ps(scale), with), y);
+    quantise_row(x, type, k, row, codes, blocks);
+    codes += row * k, blocks += row * (k / X8_BLOCK);
+    for (int64_t b = 0; b < k / X8_BLOCK; b++) {
+        __m256i s = load_32((const unsigned char *)codes + b * X8_BLOCK);
+        s = _mm256_maddubs_epi16(_mm256_set1_epi8(8), s);
+        s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0x4e));
+        s = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0xb1)));
+        blocks[b].lift[0] = _mm256_extract_epi32(s, 0);
+        blocks[b].lift[1] = _mm256_extract_epi32(s, 4);
+    }
+}
+
+VEC_FN __m256 add_scaled(__m256i whole, __m256 scale, __m256 with, __m256 y)
+{
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), _mm256_mul_ps(scale, with), y);
 }
 
 /* Adds a block of eight lines to rows of y; scale: [parts][PANEL_LINES], as least. */
@@ -206,41 +235,52 @@ VEC_FN void add_block(const struct eight *w, enum source from, const float *scal
         __m256 with = _mm256_set1_ps(q->scale), sum = *y;
         VEC_UNROLL(2)
         for (int p = 0; p < of.parts; p++) {
-            struct sums s = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+            struct sums s = begin(of, q, p);
             VEC_UNROLL(8)
             for (int i = 0, g = p * each; i < each; i++, g++)
                 add_group(&s, from, g, i < of.together, w->size[g], w->sign, spread4(x, g));
-            if (of.shift) s.wide = _mm256_add_epi32(s.wide, lift_of(of, q, p));
-            sum = add_scaled(s.wide, scale + p * PANEL_LINES, with, sum);
+            sum = add_scaled(s.wide, _mm256_loadu_ps(scale + p * PANEL_LINES), with, sum);
         }
         if (of.least) sum = _mm256_fnmadd_ps(_mm256_loadu_ps(least), _mm256_set1_ps(q->total), sum);
         *y = sum;
     }
 }
 
+/* Scales of a panel for one row. Those of Q6_K are made of its codes where they are used, once. */
+struct scales {
+    __m256 d[2];
+    float scale[SCALES], least[MINIMA];
+};
+
+VEC_FN __m256 scale_of(const struct scales *s, const unsigned char *in, enum source from, int part, int half)
+{
+    const int at = part * PANEL_LINES + LINES * half;
+    if (from != FROM_Q6_K) return _mm256_loadu_ps(s->scale + at);
+    __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)(in + 3072 + at));
+    return _mm256_mul_ps(s->d[half], _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)));
+}
+
 /* Adds block j of 16 lines to one row: both halves share what is spread of x. */
-VEC_FN void add_block_1(const unsigned char *in, enum source from, int j, const float *scale,
-                        const float *least, const int8_t *x, const struct x8_block *q, __m256 y[2])
+VEC_FN void add_block_1(const unsigned char *in, enum source from, int j, const struct scales *scales,
+                        const int8_t *x, const struct x8_block *q, __m256 y[2])
 {
     const struct kind of = kind_of(from);
     const int each = PANEL8_GROUP / of.parts;
     __m256 with = _mm256_set1_ps(q->scale);
     VEC_UNROLL(2)
-    for (int p = 0; p < of.parts; p++, scale += PANEL_LINES) {
-        struct sums s[2] = {{_mm256_setzero_si256(), _mm256_setzero_si256()},
-                            {_mm256_setzero_si256(), _mm256_setzero_si256()}};
+    for (int p = 0; p < of.parts; p++) {
+        struct sums s[2] = {begin(of, q, p), begin(of, q, p)};
         VEC_UNROLL(8)
         for (int i = 0, g = p * each; i < each; i++, g++)
             for (int h = 0; h < 2; h++)
                 add_group(&s[h], from, g, i < of.together, size_of(in, from, j, g, LINES * h),
                           in + 32 + 4 * LINES * h, spread4(x, g));
-        for (int h = 0; h < 2; h++) {
-            if (of.shift) s[h].wide = _mm256_add_epi32(s[h].wide, lift_of(of, q, p));
-            y[h] = add_scaled(s[h].wide, scale + LINES * h, with, y[h]);
-        }
+        for (int h = 0; h < 2; h++)
+            y[h] = add_scaled(s[h].wide, scale_of(scales, in, from, j * of.parts + p, h), with, y[h]);
     }
     for (int h = 0; h < 2 && of.least; h++)
-        y[h] = _mm256_fnmadd_ps(_mm256_loadu_ps(least + LINES * h), _mm256_set1_ps(q->total), y[h]);
+        y[h] = _mm256_fnmadd_ps(_mm256_loadu_ps(scales->least + j * PANEL_LINES + LINES * h),
+                                _mm256_set1_ps(q->total), y[h]);
 }
 
 VEC_FN void put_rows(const __m256 *y, int64_t rows, float *out)
@@ -253,18 +293,29 @@ VEC_FN void put_rows(const __m256 *y, int64_t rows, float *out)
 /* Parts share bytes: what a compiler keeps of one for the next costs more stores than it saves loads. */
 VEC_FN void load_again(void) { __asm__ volatile("" ::: "memory"); }
 
+/* Asks for what lies AHEAD of block j: a panel is several short streams, which the hardware does not fetch in time. */
+VEC_FN void ask_ahead(const unsigned char *panel, const struct kind of, int j)
+{
+    const int bytes = of.bytes / of.each;
+    for (int i = (j * bytes + 63) / 64 * 64; i < (j + 1) * bytes; i += 64)
+        _mm_prefetch((const char *)panel + AHEAD + i, _MM_HINT_T0);
+}
+
 VEC_FN void one_row(const unsigned char *panel, enum source from, const struct x8 *x, float *out)
 {
     const struct kind of = kind_of(from);
-    float scale[SCALES], least[MINIMA];
+    struct scales scales;
     __m256 y[2] = {_mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int64_t b = 0; b < x->k / X8_BLOCK; b += of.each, panel += of.bytes) {
-        take_scales(panel, from, scale, least);
+        if (from == FROM_Q6_K)
+            scales.d[0] = halves8(panel + 3328), scales.d[1] = halves8(panel + 3344);
+        else
+            take_scales(panel, from, scales.scale, scales.least);
         VEC_UNROLL(8)
         for (int j = 0; j < of.each; j++) {
             load_again();
-            add_block_1(panel, from, j, scale + j * of.parts * PANEL_LINES, least + j * PANEL_LINES,
-                        x->codes + (b + j) * X8_BLOCK, x->blocks + b + j, y);
+            ask_ahead(panel, of, j);
+            add_block_1(panel, from, j, &scales, x->codes + (b + j) * X8_BLOCK, x->blocks + b + j, y);
         }
     }
     put_rows(y, 1, out);
@@ -284,6 +335,7 @@ VEC_FN void few_rows(const unsigned char *panel, enum source from, const struct 
             for (int j = 0; j < of.each; j++) {
                 struct eight w;
                 load_again();
+                if (line == 0) ask_ahead(panel, of, j);
                 take(panel, from, j, line, &w);
                 add_block(&w, from, scale + j * of.parts * PANEL_LINES + line, least + j * PANEL_LINES + line,
                           x->codes + (b + j) * X8_BLOCK, x->blocks + b + j, x->k, rows, y + line / LINES);
@@ -384,7 +436,7 @@ static void multiply_panel(const struct panel8 *w, const struct x8 *x, float *ou
 
 VEC_POP
 
-const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", 1, quantise_row,
+const struct linear_q_level linear_q_avx2 = LINEAR_Q_TABLE("avx2", 1, quantise_with_lifts,
                                                            {[BLOCK_Q8_0] = few_q8_0,
                                                             [BLOCK_Q4_0] = few_q4_0,
                                                             [BLOCK_Q4_K] = few_q4_k,
