@@ -143,7 +143,7 @@ def kill(folder):
 def hang(folder):
     """A rank that stops answering ends all within the time that was stated."""
     path = plim.job(folder, training__gradient_accumulation_steps=1, training__threads=1, training__steps=100000)
-    process = ranks.start(2, "train", path, "-q", "--json", "--no-checkpoint", "--set", "training.batch_size=4", env={"PLIMSOLL_PATIENCE": "3"}, stdout=-1, stderr=-1)
+    process = ranks.start(2, "train", path, "-q", "--json", "--no-checkpoint", "--set", "training.batch_size=4", env={"PLIMSOLL_PATIENCE": "6"}, stdout=-1, stderr=-1)
     process.stdout.readline(), process.stdout.readline()
     victim = ranks.children(process.pid)[-1]
     os.kill(victim, signal.SIGSTOP)
@@ -153,7 +153,7 @@ def hang(folder):
     finally:
         try: os.kill(victim, signal.SIGKILL)
         except OSError: pass
-    plim.ok("did not answer within 3 s" in text and process.returncode not in (0, None),
+    plim.ok("did not answer within 6 s" in text and process.returncode not in (0, None),
             f"a rank that hangs: {time.monotonic() - started:.1f} s, exit {process.returncode}: {text.strip().splitlines()[:1]}")
 
 

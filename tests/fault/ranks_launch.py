@@ -112,7 +112,8 @@ def torch_failure(folder):
     path = job(folder, training__steps=100000, training__zero_stage=3)
     args = ["train", path, "-q", "--json", "--no-checkpoint"]
     for victim, sign, said in ((2, signal.SIGKILL, "rank 2 has ended"), (0, signal.SIGKILL, "rank 0 has ended"), (1, signal.SIGSTOP, "rank 1 did not answer within 8 s")):
-        processes = ranks.start_by_torch(3, *args, env={"PLIMSOLL_PATIENCE": "8"})  # a quarter of it is for the others to say that they are there
+        # A quarter of it is for the others to say that they are there. Only the rank that stops is waited for so long.
+        processes = ranks.start_by_torch(3, *args, env={"PLIMSOLL_PATIENCE": "8" if sign == signal.SIGSTOP else "40"})
         processes[0].stdout.readline(), processes[0].stdout.readline()
         os.kill(processes[victim].pid, sign)
         began = time.monotonic()
