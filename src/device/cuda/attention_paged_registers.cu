@@ -1,8 +1,10 @@
 /* attention_paged_registers.cu - tokens that are alone in their row over 16-bit keys and values of heads of up to 64 elements: straight to registers.
  *
- * A step with few requests waits for latency, not for bytes. attention_paged_decode.cuh needs much shared memory, and a GPU splits a multiprocessor's
- * memory between shared memory and cache anew for each kernel that wants another share: LLaMA-1B with one stream lost a seventh of its speed.
- * This kernel needs little. A lane loads 16 bytes of keys or values as they lie, and all of a warp's loads are under way before the first is used.
+ * A step with few requests waits for latency, not for bytes. The kernel of attention_paged_decode.cuh needs much shared memory, which a GPU takes
+ * from a multiprocessor's cache when the kernel begins and gives back behind it. Both stop the multiprocessor: LLaMA-1B with one stream lost a
+ * seventh of its speed. This kernel needs little shared memory. A lane loads 16 bytes of keys or values as they lie, and all of a warp's loads
+ * are under way before the first is used.
+ *
  * Nothing is moved between lanes, since a product of matrices may add its terms in any order. With g = lane / 4 and t = lane % 4
  *
  *     scores   lane (g, t) has 8 keys of half a block, 8 g .. 8 g + 7 of the 64, for elements t, t + 4, t + 8, t + 12 of
