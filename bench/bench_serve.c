@@ -131,19 +131,21 @@ static bool hear(void *arg, const struct engine_event *event)
 static enum plim_status submit(struct engine *e, const struct settings *how, const struct line *l, int number,
                                struct stream *s, struct plim_error *err)
 {
-    int32_t *ids = malloc((size_t)l->prompt * sizeof *ids);
+    struct steady_size size = {l->prompt, l->tokens};
+    if (is_steady(s->run)) size = steady_size(&s->run->steady, number);
+    int32_t *ids = malloc((size_t)size.prompt * sizeof *ids);
     if (!ids) return plim_fail(err, PLIM_NO_MEMORY, "out of memory for a prompt");
-    for (int64_t i = 0; i < l->prompt; i++)
+    for (int64_t i = 0; i < size.prompt; i++)
         ids[i] = (int32_t)rng_below((uint64_t)number, 1, (uint64_t)i, (uint64_t)engine_spec(e)->vocab_size);
-    struct engine_request request = {
-        .prompt = ids,
-        .count = l->prompt,
-        .adapter = how->adapters ? how->adapter[number % how->adapters].name : NULL,
-        .tokens = is_steady(s->run) ? steady_tokens(&s->run->steady, number) : l->tokens,
-        .logprobs = -1,
-        .ignore_eos = true,
-        .hear = hear,
-        .arg = s};
+    struct engine_request request = {.prompt = ids,
+                                     .count = size.prompt,
+                                     .adapter =
+                                         how->adapters ? how->adapter[number % how->adapters].name : NULL,
+                                     .tokens = size.tokens,
+                                     .logprobs = -1,
+                                     .ignore_eos = true,
+                                     .hear = hear,
+                                     .arg = s};
     enum plim_status status = engine_submit(e, &request, NULL, err);
     free(ids);
     return status;
@@ -242,10 +244,11 @@ static struct server_options front_options(const struct settings *how, const str
     return o;
 }
 
-static int64_t tokens_of(void *arg, int number)
+static void size_of(void *arg, int number, int64_t *prompt, int64_t *tokens)
 {
     const struct front *f = arg;
-    return steady_tokens(&f->run->steady, number);
+    const struct steady_size size = steady_size(&f->run->steady, number);
+    *prompt = size.prompt, *tokens = size.tokens;
 }
 
 static bool goes_on(void *arg, bool full)
@@ -257,7 +260,7 @@ static bool goes_on(void *arg, bool full)
 static enum plim_status run_client(struct front *f, const struct settings *how, const struct line *l,
                                    struct run *r, struct plim_error *err)
 {
-    const struct http_load_watch watch = {tokens_of, goes_on, f};
+    const struct http_load_watch watch = {size_of, goes_on, f};
     struct http_load load = {.port = server_port(f->server),
                              .requests = l->streams,
                              .connections = connections_of(how, l),
@@ -358,7 +361,8 @@ static void print_run(const struct line *l, const struct run *r, double device, 
     if (may_be_steady(l) && r->nobody_waits > r->begun.wall)
         printf("  full %8.0f", (double)r->before / (r->nobody_waits - r->begun.wall));
     if (is_steady(r))
-        printf("  in %.0f s of %lld requests", r->steady.to - r->steady.from, (long long)r->steady.first);
+        printf("  in %.0f s of %lld requests, %.2f read for each written", r->steady.to - r->steady.from,
+               (long long)r->steady.first, steady_balance(&r->steady));
     printf("  cpu %.*f, %d steps, %d preempted, CPU %.1f + %.1f + %.1f, device %.2f s, first %.2f s\n",
            digits, rate.cpu, r->steps, r->preempted, r->engine_cpu * each, r->client_cpu * each,
            (cpu - r->engine_cpu - r->client_cpu) * each, device, first);
@@ -400,6 +404,7 @@ static enum plim_status write_json(const char *path, const struct engine *e, con
     fprintf(
         f, "{\"kind\": \"%s\", \"streams\": %d, \"prompt\": %lld, \"tokens\": %lld, \"tokens_per_s\": %.2f, ",
         l->kind, l->streams, l->prompt, l->tokens, rate.wall);
+    if (is_steady(r)) fprintf(f, "\"balance\": %.3f, ", steady_balance(&r->steady));
     if (r->nobody_waits > r->begun.wall)
         fprintf(f, "\"full_tokens_per_s\": %.2f, ", (double)r->before / (r->nobody_waits - r->begun.wall));
     fprintf(f, "\"steps\": %d, \"preempted\": %d, \"planned_bytes\": %lld, \"planned_host_bytes\": %lld, ",

@@ -65,14 +65,14 @@ class Row:
     rate: int
     requests: int  # enough for a minute or two
     budget: int  # GiB; where prompts take the time, as much as half a minute of them fills
-    begins: int  # seconds until requests of all ages run
 
 
-FULL_LOAD = (Row(128, 128, 27911, 14000, 130, 10), Row(128, 2048, 26221, 1600, 130, 10), Row(500, 2000, 20770, 1400, 130, 15),
-             Row(1000, 1000, 17744, 1800, 130, 25), Row(2048, 128, 3538, 2000, 50, 10), Row(2048, 2048, 12194, 850, 130, 30),
-             Row(5000, 500, 3902, 600, 60, 22), Row(20000, 2000, 1804, 82, 60, 30))
+FULL_LOAD = (Row(128, 128, 27911, 14000, 130), Row(128, 2048, 26221, 1600, 130), Row(500, 2000, 20770, 1400, 130),
+             Row(1000, 1000, 17744, 1800, 130), Row(2048, 128, 3538, 2000, 50), Row(2048, 2048, 12194, 850, 130),
+             Row(5000, 500, 3902, 600, 60), Row(20000, 2000, 1804, 82, 60))
 WINDOW = 15  # seconds of which a steady rate is measured
-START = 20
+START = 15  # until the first request
+READ = 50000  # tokens of prompts that are read in a second, or more
 POSITION = 64 << 10  # bytes of LLaMA-8B's keys and values in 8 bits
 
 
@@ -88,12 +88,14 @@ def steady(name, kind, settings, share=1.0, against=None):
     """The same in steady state (bench/load/steady.h): requests for twice the rate that is asked for, connections for all that run."""
     cases = {}
     for r in FULL_LOAD:
-        first = min(2048, r.budget * GIB // (r.prompt + r.answer // 2) // POSITION)  # of all bytes: as many as run, and some that wait
+        held = r.prompt + r.answer // 2  # at the mean age of a request
+        first = min(2048, r.budget * GIB // held // POSITION)  # of all bytes: as many as run
+        fill = first * held / READ / share  # seconds until requests of all ages run
         cases[f"{name}-{r.prompt}-{r.answer}"] = Case(
-            "8b", f"{kind}:{first + int(2 * WINDOW * r.rate / r.answer)}:{r.prompt}:{r.answer}", None if against else share * r.rate,
+            "8b", f"{kind}:{first + int(2 * (WINDOW + fill) * r.rate / r.answer)}:{r.prompt}:{r.answer}", None if against else share * r.rate,
             ("running=2048", f"steady={WINDOW}", f"budget={r.budget}GiB", *((f"client={first * 5 // 4}",) if against else ()), *settings),
             against=f"{against}-{r.prompt}-{r.answer}" if against else None, share=0.95 if against else None,
-            seconds=START + r.begins / share + WINDOW, rounds=1)
+            seconds=START + fill + WINDOW, rounds=1)
     return cases
 
 

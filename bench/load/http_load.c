@@ -43,13 +43,14 @@ static enum plim_status fail(struct plim_error *err, const char *what)
 static void write_ask(struct run *r, struct client *c)
 {
     const struct http_load *l = r->load;
-    int64_t tokens = l->watch ? l->watch->tokens(l->watch->arg, r->sent) : l->tokens;
+    int64_t prompt = l->prompt, tokens = l->tokens;
+    if (l->watch) l->watch->size(l->watch->arg, r->sent, &prompt, &tokens);
     STRBUF_AUTO body = STRBUF_INIT;
     strbuf_addf(&body,
                 "{\"model\":\"%s\",\"max_tokens\":%lld,\"temperature\":0,\"ignore_eos\":true,\"stream\":%s,"
                 "\"prompt\":[",
                 l->model, (long long)tokens, l->streams ? "true" : "false");
-    for (int64_t i = 0; i < l->prompt; i++) {
+    for (int64_t i = 0; i < prompt; i++) {
         uint64_t id = rng_below((uint64_t)r->sent, 1, (uint64_t)i, (uint64_t)l->vocab);
         strbuf_addf(&body, "%s%d", i ? "," : "", (int)id);
     }

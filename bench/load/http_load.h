@@ -16,15 +16,15 @@
 #include <stdint.h>
 
 struct http_load_watch {
-    int64_t (*tokens)(void *arg, int number); /* of request `number`, from 0 */
-    bool (*goes_on)(void *arg, bool full);    /* full: requests are left that were not sent yet */
+    void (*size)(void *arg, int number, int64_t *prompt, int64_t *tokens); /* of request `number`, from 0 */
+    bool (*goes_on)(void *arg, bool full); /* full: requests are left that were not sent yet */
     void *arg;
 };
 
 struct http_load {
     int port, requests, connections;
     const char *model;
-    int64_t prompt, tokens;              /* of each request; tokens: unless watch says otherwise */
+    int64_t prompt, tokens;              /* of each request, unless watch says otherwise */
     const struct http_load_watch *watch; /* NULL: to the last answer */
     int64_t vocab;                       /* ids are below it */
     bool streams;
