@@ -181,6 +181,8 @@ bool device_cuda_peek(const struct context *context, int index, struct device_fa
 
 /* The CPU's kernels by op kind, for ops that other devices leave to their host. */
 const struct kernel *const *device_cpu_kernels(void);
+/* True if its updates write elsewhere past the caches (facts.host_uncached_stores). */
+bool device_cpu_uncached_stores(void);
 
 /* Workspace of an op on this device, as the planner counts it. */
 size_t device_workspace(const struct device *dev, const struct tape *tape, const struct op *op);

@@ -146,6 +146,7 @@ static void read_facts(const struct node *d, struct device_facts *f)
     f->lower_bandwidth = node_float(node_get(d, "lower"), 1e9);
     f->host_bandwidth = unified ? 0 : node_float(node_get(d, "host_memory"), 40e9);
     f->host_op_seconds = node_float(node_get(d, "host_op"), 130e-6);
+    f->host_uncached_stores = !unified; /* such cards are mostly in x86 machines */
     f->host_total = node_float(node_get(d, "host_total"), 1.5 * f->host_bandwidth);
     f->duplex_cost = node_float(node_get(d, "duplex"), 0.5);
     f->copy_pace = node_float(node_get(d, "copy_pace"), 6);

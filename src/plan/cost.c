@@ -261,12 +261,12 @@ static double disk_seconds(const struct device_facts *facts, double bytes, bool 
     return 2 * share * bytes / rate;
 }
 
-/* Bytes that an op of the host moves in its memory. Lines that are written in another place than they were read from are read first, and
- * what is made again where clipping binds is left out: it seldom does. */
+/* Bytes that an op of the host moves in its memory. Lines that are written in another place than they were read from are read first, unless
+ * stores go past the caches, and what is made again where clipping binds is left out: it seldom does. */
 static double host_op_bytes(const struct clock *c, const struct op *op)
 {
     double bytes = op_cost_of(c->tape, op, c->bytes).bytes;
-    for (int i = 0; i < OP_MAX_OUT && op->attr.guesses; i++)
+    for (int i = 0; i < OP_MAX_OUT && op->attr.guesses && !c->facts->host_uncached_stores; i++)
         if (op->out[i] >= 0) bytes += c->bytes[op->out[i]];
     return op->attr.redoes ? 0 : bytes;
 }

@@ -57,12 +57,13 @@ struct device_facts {
     double duplex_cost;     /* copies in both directions slow down by this share of their common time */
     double host_bandwidth;  /* bytes/s, reading plus writing, of updates by the host's CPU; 0: unsupported */
     double host_op_seconds; /* latency of starting an update on the host's CPU, and of returning */
-    double host_total;      /* bytes/s of the host's memory, copies and updates together; 0: no limit */
-    double copy_pace;       /* maximum layers of computing that copying one layer's activations may take */
-    double coded_rate;      /* elements/s of updates with 8-bit moments; 0: limited by memory only */
-    double op_seconds;      /* fixed cost of one op */
-    double matmul_seconds;  /* fixed cost of a product with many rows, besides op_seconds and flops */
-    double curve_rate;      /* elements/s of activations; 0: limited by memory only */
+    int host_uncached_stores; /* 1: what the host's updates write elsewhere is not read first */
+    double host_total;        /* bytes/s of the host's memory, copies and updates together; 0: no limit */
+    double copy_pace;         /* maximum layers of computing that copying one layer's activations may take */
+    double coded_rate;        /* elements/s of updates with 8-bit moments; 0: limited by memory only */
+    double op_seconds;        /* fixed cost of one op */
+    double matmul_seconds;    /* fixed cost of a product with many rows, besides op_seconds and flops */
+    double curve_rate;        /* elements/s of activations; 0: limited by memory only */
     /* Per second; 0: part of attn_flops and flops, or limited by memory only. */
     double score_rate;     /* scores of attention, besides their products */
     double score_row_rate; /* rows of scores */

@@ -409,7 +409,7 @@ static const struct updater_list {
     struct updater items[4];
 } updaters = {4, {{ALL}, {ALL * 5 / 8}, {ALL / 2}, {0}}},
   forward_updaters = {4, {{ALL}, {ALL * 3 / 4}, {ALL / 2}, {0}}},
-  before_updaters = {3, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}}},
+  before_updaters = {4, {{ALL, ALL}, {ALL, ALL * 5 / 8}, {ALL * 7 / 8, ALL / 2}, {ALL * 3 / 4, ALL * 5 / 8}}},
   pinned_updaters = {3, {{ALL}, {ALL * 3 / 4}, {ALL / 2}}}; /* the part before the norm is pinned */
 
 static const struct updater_list *updaters_at(const struct space *s, const struct point *p)

@@ -54,6 +54,7 @@ static const struct number {
     NUMBER(SIZE, "cache_bytes", cache_bytes),
     NUMBER(SIZE, "disk_piece", disk_piece),
     NUMBER(INT, "disk_depth", disk_depth),
+    NUMBER(INT, "host_uncached_stores", host_uncached_stores),
     NUMBER(INT, "threads", threads),
     NUMBER(INT, "ranks", ranks),
     NUMBER(INT, "node_ranks", node_ranks),

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <cmocka.h>
 
 static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -178,6 +179,45 @@ static void clip_bounds_the_global_norm(void **state)
     }
 }
 
+/* Whole lines go past the caches, others do not (rows_update.h). */
+static void an_update_elsewhere_has_the_bits_of_one_in_place(void **state)
+{
+    (void)state;
+    enum { MOST = 3 * 16384 + 64, ARRAYS = 4 };
+    static const int64_t counts[] = {32, 96, 100, 16384, MOST};
+    static const size_t wide[ARRAYS] = {2, 2, 4, 4};
+    static _Alignas(64) char old[ARRAYS][4 * MOST + 64], now[ARRAYS][4 * MOST + 64];
+    static uint16_t g[MOST];
+    float scalars[SCALAR_COUNT] = {[SCALAR_LR] = 3e-3f, [SCALAR_BIAS1] = 0.1f, [SCALAR_BIAS2] = 0.001f};
+    struct op op = {.kind = OP_ADAMW, .attr = ADAM};
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (size_t shift = 0; shift <= 32; shift += 32) { /* bytes: lines, and not */
+            struct tensor b = {.type = DT_BF16, .ndim = 1, .dim = {counts[c]}};
+            struct tensor low = b, f = b;
+            struct kernel_call call = {.op = &op};
+            const int in[ARRAYS] = {ADAMW_P, ADAMW_MASTER, ADAMW_M, ADAMW_V};
+            const int out[ARRAYS] = {ADAMW_NEW_P, ADAMW_NEW_MASTER, ADAMW_NEW_M, ADAMW_NEW_V};
+            low.type = dtype_master(DT_BF16), f.type = DT_F32;
+            for (int64_t i = 0; i < counts[c]; i++) {
+                float x = sinf((float)i), m = 0.01f * x, v = 1e-4f * x * x;
+                g[i] = f32_to_bf16(cosf((float)(3 * i)));
+                master_split(x, (uint16_t *)(void *)(old[0] + shift) + i,
+                             (uint16_t *)(void *)(old[1] + shift) + i);
+                memcpy(old[2] + shift + 4 * i, &m, 4), memcpy(old[3] + shift + 4 * i, &v, 4);
+            }
+            call.in[ADAMW_G] = g, call.in[ADAMW_SCALARS] = scalars, call.desc[ADAMW_G] = &b;
+            call.desc[ADAMW_P] = &b, call.desc[ADAMW_MASTER] = &low;
+            call.desc[ADAMW_M] = call.desc[ADAMW_V] = &f;
+            for (int a = 0; a < ARRAYS; a++)
+                call.in[in[a]] = old[a] + shift, call.out[out[a]] = now[a] + shift;
+            cpu_adamw(&call);
+            for (int a = 0; a < ARRAYS; a++) call.out[out[a]] = old[a] + shift;
+            cpu_adamw(&call);
+            for (int a = 0; a < ARRAYS; a++)
+                assert_memory_equal(old[a] + shift, now[a] + shift, wide[a] * (size_t)counts[c]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +225,7 @@ int main(void)
         cmocka_unit_test(masters_lose_nothing),
         cmocka_unit_test(a_step_that_is_not_finite_is_left_out),
         cmocka_unit_test(clip_bounds_the_global_norm),
+        cmocka_unit_test(an_update_elsewhere_has_the_bits_of_one_in_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

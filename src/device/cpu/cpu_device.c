@@ -3,6 +3,7 @@
  * Device memory is host memory, so read and write are copies, and nothing is ever in flight: every
  * function has finished its work when it returns. */
 #include "device/cpu/calibrate.h"
+#include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_model.h"
 #include "device/cpu/kernels.h"
 #include "device/device.h"
@@ -22,6 +23,7 @@ enum { ALIGN = 64 };
 static const struct kernel *const kernels[OP_KIND_COUNT] = {OP_KINDS(ROW)};
 
 const struct kernel *const *device_cpu_kernels(void) { return kernels; }
+bool device_cpu_uncached_stores(void) { return cpu_has(CPU_AVX2); }
 
 /* Below this there is no point in starting. */
 #define LEAST_ADDRESSES ((size_t)8 << 20)

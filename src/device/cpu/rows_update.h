@@ -146,9 +146,43 @@ VEC_FN void adamw_at(enum dtype t, const struct row_update *u, int64_t i, int k)
     store_param(t, u, i, k, p, r);
 }
 
+#if defined(VEC_STREAMS)
+/* Is the state that of most jobs, whole lines, and written elsewhere? */
+static inline bool streams_adamw(enum dtype t, const struct row_update *u, int64_t n)
+{
+    const uintptr_t at = (uintptr_t)u->p | (uintptr_t)u->master | (uintptr_t)u->m | (uintptr_t)u->v;
+    return t == DT_BF16 && u->master && u->wide_state && u->p != u->p_in && at % 64 == 0 &&
+           n % (2 * VEC_LANES) == 0;
+}
+
+/* Lines that a store puts into a cache are read first, so what is written elsewhere goes past the caches: 26 bytes an element move instead of
+ * 38. */
+VEC_FN void stream_adamw(const struct row_update *u, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 2 * VEC_LANES) {
+        vf p[2];
+        for (int half = 0; half < 2; half++) {
+            const int64_t at = i + half * VEC_LANES;
+            vf m = v_load_f32((const float *)u->m_in + at), v = v_load_f32((const float *)u->v_in + at);
+            p[half] = adamw_step(u, load_pair(u->p_in, u->master_in, at, VEC_LANES),
+                                 load_grad(DT_BF16, u, at, VEC_LANES), &m, &v);
+            v_stream_f32((float *)u->m + at, m), v_stream_f32((float *)u->v + at, v);
+        }
+        v_stream_masters((uint16_t *)u->p + i, (uint16_t *)u->master + i, p[0], p[1]);
+    }
+    v_stream_end();
+}
+#endif
+
 ROW_FN void row_adamw(enum dtype t, const struct row_update *update, int64_t n)
 {
     const struct row_update u = *update; /* a copy whose address is not taken stays in registers */
+#if defined(VEC_STREAMS)
+    if (streams_adamw(t, &u, n)) {
+        stream_adamw(&u, n);
+        return;
+    }
+#endif
     VEC_TYPES(t, VEC_EACH(n, adamw_at(T, &u, i, k)))
 }
 

@@ -94,6 +94,24 @@ VEC_FN void v_store_master(uint16_t *weight, uint16_t *low, vf x)
     vec_store_halves(low, _mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
 }
 
+/* Stores past the caches, at multiples of 64 bytes: halves of lines, which the processor joins. See vec_avx512.h. */
+#define VEC_STREAMS
+VEC_FN void v_stream_f32(float *p, vf x) { _mm256_stream_ps(p, x.a), _mm256_stream_ps(p + 8, x.b); }
+VEC_FN void v_stream_end(void) { _mm_sfence(); }
+
+VEC_FN void v_stream_masters(uint16_t *weight, uint16_t *low, vf x, vf y)
+{
+    uint16_t part[2][2 * VEC_LANES];
+    uint16_t *const to[] = {weight, low};
+    v_store_master(part[0], part[1], x);
+    v_store_master(part[0] + VEC_LANES, part[1] + VEC_LANES, y);
+    for (int which = 0; which < 2; which++)
+        for (int half = 0; half < 2; half++)
+            _mm256_stream_si256(
+                (__m256i *)(void *)(to[which] + half * VEC_LANES),
+                _mm256_loadu_si256((const __m256i *)(const void *)(part[which] + half * VEC_LANES)));
+}
+
 VEC_FN __m256 vec_exponent(__m256 x)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23));

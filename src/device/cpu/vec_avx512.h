@@ -67,6 +67,25 @@ VEC_FN void v_store_master(uint16_t *weight, uint16_t *low, vf x)
     vec_store_halves(low, bits);
 }
 
+/* Stores of whole lines past the caches, at multiples of 64 bytes; masters: of 32 elements. v_stream_end before others read them. */
+#define VEC_STREAMS
+VEC_FN void v_stream_f32(float *p, vf x) { _mm512_stream_ps(p, x.v); }
+VEC_FN void v_stream_end(void) { _mm_sfence(); }
+
+VEC_FN void vec_stream_halves(uint16_t *p, __m512i x, __m512i y)
+{
+    __m512i low = _mm512_castsi256_si512(_mm512_cvtepi32_epi16(x));
+    _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(low, _mm512_cvtepi32_epi16(y), 1));
+}
+
+VEC_FN void v_stream_masters(uint16_t *weight, uint16_t *low, vf x, vf y)
+{
+    __m512i a = _mm512_add_epi32(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x8000));
+    __m512i b = _mm512_add_epi32(_mm512_castps_si512(y.v), _mm512_set1_epi32(0x8000));
+    vec_stream_halves(weight, _mm512_srli_epi32(a, 16), _mm512_srli_epi32(b, 16));
+    vec_stream_halves(low, a, b);
+}
+
 VEC_FN vf v_add(vf x, vf y) { return (vf){_mm512_add_ps(x.v, y.v)}; }
 VEC_FN vf v_sub(vf x, vf y) { return (vf){_mm512_sub_ps(x.v, y.v)}; }
 VEC_FN vf v_mul(vf x, vf y) { return (vf){_mm512_mul_ps(x.v, y.v)}; }

@@ -358,6 +358,7 @@ static void set_host_rates(struct device_facts *facts)
 {
     facts->expert_share = 0.88; /* OLMoE-1B-7B, with loads as they come */
     facts->host_op_seconds = 130e-6;
+    facts->host_uncached_stores = device_cpu_uncached_stores();
     facts->host_total = 1.5 * facts->host_bandwidth;
     facts->duplex_cost = 0.5;
     facts->copy_pace = 6;
