@@ -94,12 +94,16 @@ struct plan_own plan_own_all(const struct plan_request *request, const struct ta
     return own;
 }
 
-/* Device bytes outside the arena: the context, programs for further lengths, and what a large recorded step takes. Its loop is
- * recorded for either half of the host's pairs. */
+/* Device bytes outside the arena: the context, programs for further lengths and of many forward passes, and what a large recorded step takes.
+ * Its loop is recorded for either half of the host's pairs. */
 static int64_t device_overhead(const struct plan_request *request, int64_t own, bool pairs)
 {
-    enum { PROGRAMS = 2 }; /* of a tape: a step's first pass begins sums, the others add to them */
+    enum {
+        PROGRAMS = 2, /* of a tape: a step's first pass begins sums, the others add to them */
+        COVERED = 40  /* programs of forward passes that overhead_bytes has room for */
+    };
     int64_t more = request->lengths > 1 ? PROGRAMS * (request->lengths - 1) : 0;
+    if (request->programs > COVERED) more += request->programs - COVERED;
     const struct device_facts *facts = request->facts;
     int64_t graph = facts->graph_share * (pairs ? 2 * own : own) - FACTS_GRAPH_ROOM;
     return (int64_t)(facts->overhead_bytes + facts->beyond_bytes) + more * (int64_t)facts->program_bytes +

@@ -38,6 +38,7 @@ struct plan_request {
     int64_t micro_least, micro_most; /* limits of the micro-batch if it is not pinned; 0: none */
     bool whole_passes;               /* contrastive rows are compared within a pass, so it is never split */
     int lengths; /* number of loop tapes for rows of several lengths, which share the arena in turn; 0: one */
+    int programs;           /* of forward passes that will be recorded; 0: few */
     bool forward_tape;      /* an evaluation or a reference's pass has a tape of its own beside the step's */
     bool needs_global_norm; /* clipping or loss scaling: the optimizer cannot run inside backward */
     bool

@@ -68,6 +68,7 @@ enum plim_status runtime_plan_forward(struct runtime *rt, struct device *device,
     rt->request = (struct plan_request){.facts = &device->facts,
                                         .budget = line->budget,
                                         .host_budget = line->host_budget,
+                                        .programs = line->programs,
                                         .overhead = line->overhead.bytes};
     struct room room = {.facts = &device->facts, .arena = arena_line(rt)};
     enum plim_status status = fit(family, most, 1, &room, &first, &need, err);

@@ -137,6 +137,7 @@ struct forward_line {
     int64_t budget;           /* of the device; 0: none */
     int64_t host_budget;      /* of the host, for a device with its own memory; 0: none */
     struct overhead overhead; /* of the process */
+    int programs;             /* that will be recorded; 0: few */
     const char *scratch;      /* folder for tensors on disk; NULL: no disk */
     bool op_by_op;            /* passes run op by op even if the device can compile programs */
 };

@@ -21,8 +21,10 @@ enum {
     REQUESTS_HOST = 16,
     REQUESTS_DEVICE = 256,
     REQUESTS_MODEST = 8,
-    FEW_ROWS = 8,    /* of members for prompts: few of their tokens end one */
-    FINE_FROM = 256, /* tokens and requests from which on sizes of steps lie closer together */
+    FEW_ROWS = 8,      /* of members for prompts: few of their tokens end one */
+    PROMPT_LEAST = 16, /* tokens of a prompt that are worth a member of their own */
+    ROWS_MOST = 5,     /* members of one number of tokens */
+    FINE_FROM = 256,   /* tokens and requests from which on sizes of steps lie closer together */
     CONTEXT_USUAL = 8192,
     CONTEXT_MODEST = 4096,
     CONTEXT_LEAST = 256, /* shorter requests help few; a window of the last tokens comes before them */
@@ -84,40 +86,53 @@ static int64_t next_size(int64_t n)
     return n >= 32 ? n + n / 2 : 2 * n;
 }
 
-/* Many rows only where many tokens can be the last of theirs. */
-static void add_members(struct family *f, const struct sizes *s, int64_t tokens)
+static bool is_fine(const struct sizes *s, int64_t tokens, bool whole)
 {
-    if (tokens > FEW_ROWS && s->offer.requests > FEW_ROWS) add_member(f, s, tokens, FEW_ROWS);
-    add_member(f, s, tokens, min64(tokens, s->offer.requests));
+    return !whole && tokens >= FINE_FROM && s->offer.requests > FINE_FROM;
 }
+
+/* A step of prompts beside tokens of answers has fewer rows than tokens, and it should run as a member that has, too: logits cost by the row,
+ * and a card reads rows of several tokens faster only where the shape says that there are some (attention_paged.cuh). With few requests nearly
+ * all members have. */
+static void add_members(struct family *f, const struct sizes *s, int64_t tokens, bool whole)
+{
+    const int64_t most = min64(tokens, s->offer.requests);
+    const int64_t fewer[ROWS_MOST - 1] = {FEW_ROWS, tokens / 8, tokens / 2, tokens - PROMPT_LEAST};
+    for (int i = 0, n = is_fine(s, tokens, whole) ? ROWS_MOST - 1 : 1; i < n; i++)
+        if (fewer[i] < most) add_member(f, s, tokens, fewer[i]);
+    add_member(f, s, tokens, most);
+}
+
+/* For the rows of another number of tokens, and of the largest. */
+static bool has_room(const struct family *f) { return f->count <= ENGINE_MEMBERS - 2 * ROWS_MOST; }
 
 /* With many requests the time of a step is that of its tokens, and rows that nobody needs cost as much as others: between the usual
  * sizes there are three more. */
-static void add_between(struct family *f, const struct sizes *s, int64_t tokens)
+static void add_between(struct family *f, const struct sizes *s, int64_t tokens, bool whole)
 {
     int64_t end = min64(next_size(tokens), s->offer.step), apart = (next_size(tokens) - tokens) / 4;
-    if (tokens < FINE_FROM || s->offer.requests <= FINE_FROM) return;
-    for (int64_t n = tokens + apart; n < end && f->count < ENGINE_MEMBERS - 2; n += apart)
-        add_member(f, s, n, min64(n, s->offer.requests));
+    if (!is_fine(s, tokens, whole)) return;
+    for (int64_t n = tokens + apart; n < end && has_room(f); n += apart) add_members(f, s, n, whole);
 }
 
 void family_list(struct family *f, const struct sizes *s, bool whole)
 {
     f->count = 0;
-    for (int64_t n = 1; n < s->offer.step && f->count < ENGINE_MEMBERS - 2;
-         n = whole ? 8 * n : next_size(n)) {
-        add_members(f, s, n);
-        if (!whole) add_between(f, s, n);
+    for (int64_t n = 1; n < s->offer.step && has_room(f); n = whole ? 8 * n : next_size(n)) {
+        add_members(f, s, n, whole);
+        add_between(f, s, n, whole);
     }
-    add_members(f, s, s->offer.step);
+    add_members(f, s, s->offer.step, whole);
 }
 
 /* --- planning members ------------------------------------------------------------------------------------- */
 
-static struct forward_line line_of(const struct engine *e, const struct sizes *s, int64_t budget)
+static struct forward_line line_of(const struct engine *e, const struct sizes *s, int programs,
+                                   int64_t budget)
 {
     return (struct forward_line){.budget = budget,
                                  .host_budget = e->options.host_budget,
+                                 .programs = e->options.op_by_op ? 0 : programs,
                                  .overhead = {.bytes = engine_overhead(e, s)},
                                  .scratch = e->options.scratch,
                                  .op_by_op = e->options.op_by_op};
@@ -128,9 +143,9 @@ enum plim_status family_plan(const struct engine *e, const struct sizes *s, int6
 {
     struct engine_tape tape = {.e = e, .share = s->offer.share};
     struct forward_family family = {.build = engine_tape_build, .arg = &tape};
-    struct forward_line line = line_of(e, s, budget);
     memset(f, 0, sizeof *f);
     family_list(f, s, e->device->facts.whole_programs);
+    struct forward_line line = line_of(e, s, f->count, budget);
     tape.size = f->size[0];
     enum plim_status status = runtime_plan_forward(&f->runtime, e->device, &e->spec, &line, &family, 1, err);
     for (int i = 1; i < f->count && status == PLIM_OK; i++) {
@@ -176,12 +191,13 @@ struct count {
     struct runtime runtime;
     struct engine_tape tape;
     struct forward_family family;
+    int programs;
     int64_t tapes; /* bytes of the tapes and layouts so far */
 };
 
 static enum plim_status count_first(struct count *c, const struct model_flat *size, struct plim_error *err)
 {
-    struct forward_line none = line_of(c->e, c->s, 0);
+    struct forward_line none = line_of(c->e, c->s, c->programs, 0);
     c->tape = (struct engine_tape){c->e, *size, c->s->offer.share};
     c->family = (struct forward_family){.build = engine_tape_build, .arg = &c->tape};
     enum plim_status status =
@@ -224,6 +240,7 @@ static enum plim_status need(void *arg, const struct offer *offer, const struct 
     if (!list) return plim_fail(err, PLIM_NO_MEMORY, "out of memory while an engine was planned");
     e->tape_bytes = 0;
     family_list(list, &s, e->device->facts.whole_programs);
+    bound.programs = all.programs = list->count;
     enum plim_status status = count_first(&bound, &list->size[list->count - 1], err);
     if (status == PLIM_OK) *out = count_sum(&bound);
     plan_release(&bound.runtime.plan);

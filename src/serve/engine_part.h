@@ -20,7 +20,7 @@
 #include "serve/plan_cache.h"
 #include "serve/schedule.h"
 
-enum { ENGINE_MEMBERS = 96 };
+enum { ENGINE_MEMBERS = 256 };
 /* Numbers per row that the device draws (model.h, "drawn"): the token, its log-probability, the likeliest tokens and
  * their log-probabilities. */
 enum { DRAWN_NUMBERS = 2 + 2 * ENGINE_LOGPROBS };

@@ -46,6 +46,9 @@ def same_plans(model):
 def absent(model):
     p = json.loads(plan(model, "--budget", "2GiB", device="a10g").stdout)
     ok(p["device"] == "a10g" and p["plan"]["total"] <= 2 << 30 and p["plan"]["host"] > 0, f"on a card that is not here: {p}")
+    few, many = (json.loads(plan(model, "--parallel", n, "--max-context", 512, "--budget", "4GiB", device="h200").stdout)["plan"] for n in (256, 1024))
+    beside = [x["total"] - x["arena"] for x in (few, many)]
+    ok(beside[1] - beside[0] > 100 << 20, f"so many requests have many shapes of steps, and each is recorded on the card: {beside}")
     text = plim.run("plan", "--serve", model, "--device", "a10g").stdout
     ok(all(w in text for w in ("serving on a10g, no budget", "parameters", "keys and values", "at once of 512 tokens", "predicted tokens/s")), f"as text:\n{text}")
     tight = json.loads(plan(model, "--budget", "506MiB", device="a10g").stdout)

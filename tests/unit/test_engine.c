@@ -403,7 +403,7 @@ static void test_ahead(void **state)
 
 /* --- very many at once --------------------------------------------------------------------------------------- */
 
-enum { CROWD = 2100, SAID = 3 };
+enum { CROWD = 2100, SAID = ANSWER }; /* so long that all write at once */
 
 /* Steps whose table of blocks is too large to be copied whole, and tokens that are reported while the next step runs. */
 static void test_crowd(void **state)
