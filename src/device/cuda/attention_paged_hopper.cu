@@ -16,6 +16,9 @@
 #include "device/cuda/attention_hopper.cuh"
 #include "device/cuda/attention_paged_tiles.cuh"
 #include "device/cuda/barrier.cuh"
+extern "C" {
+#include "tensor/kv8.h"
+}
 
 namespace
 {
@@ -68,32 +71,26 @@ ON_GPU int look_up(const struct paged &a, const struct lines &t, int key, int la
     return key + b * KV_BLOCK <= last ? a.blocks[(int64_t)t.row * a.reach + key / KV_BLOCK + b] : 0;
 }
 
-/* Starts copying keys [key, key + 64) of 16 bits and their values; zeros behind `last`, where no block is read. mine: of look_up. */
-template <int width, int threads>
+/* Starts copying keys [key, key + 64) of 16 bits and their values; zeros behind `last`, where no block is read. mine: of look_up. WHOLE: all keys
+ * are there, and heads as wide as tiles: addresses are then constants apart. */
+template <int width, int threads, bool WHOLE>
 ON_GPU void load_tiles(const struct paged &a, const struct lines &t, uint32_t to, int mine, int key, int last)
 {
-    const int pieces = width / 8, thread = thread_again();
-    const uint16_t *pool = (const uint16_t *)a.pool;
+    const int pieces = width / 8, thread = thread_again(), size = WHOLE ? width : a.size;
+    const int each = width * 2; /* pieces of a block's keys, and of its values */
+    static_assert(each % threads == 0 || threads % each == 0, "a thread's pieces lie alike in all blocks");
     const uint32_t values = to + width * KEYS * 2;
-    auto at_of = [&](int b) { /* -1: none */
-                              const int block = __shfl_sync(0xffffffffu, mine, b);
-                              return key + b * KV_BLOCK <= last ? paged_at(a, block, t.kv) : -1;
-    };
-    static_assert(BLOCKS * width * 2 % threads == 0, "all threads have the same work");
 #pragma unroll
-    for (int n = 0; n < BLOCKS * width * 2; n += threads) { /* two pieces to an element of 16 keys */
-        const int b = (n + thread) / (width * 2), i = (n + thread) % (width * 2);
-        const int64_t at = at_of(b);
-        const bool have = at >= 0 && i / 2 < a.size;
-        copy16(to + swizzled(i / 2, b * 2 + i % 2), pool + (have ? at + i * 8 : 0), have);
-    }
-#pragma unroll
-    for (int n = 0; n < KEYS * pieces; n += threads) {
-        const int r = (n + thread) / pieces, p = thread % pieces;
-        const int64_t at = at_of(r / KV_BLOCK);
-        const bool have = key + r <= last && p * 8 < a.size;
-        copy16(values + p / 8 * wg_tile<width>::BLOCK + swizzled(r, p % 8),
-               pool + (have ? at + a.plane + r % KV_BLOCK * a.size + p * 8 : 0), have);
+    for (int n = 0; n < BLOCKS * each; n += threads) {
+        const int b = (n + thread) / each, i = (n + thread) % each, r = i / pieces, p = i % pieces;
+        const bool block = WHOLE || key + b * KV_BLOCK <= last;
+        const int number = __shfl_sync(0xffffffffu, mine, b);
+        const uint16_t *from = (const uint16_t *)a.pool + (block ? paged_at(a, number, t.kv) : 0);
+        const bool keys = block && (WHOLE || i / 2 < size); /* two pieces to an element of 16 keys */
+        const bool have = block && (WHOLE || (key + b * KV_BLOCK + r <= last && p * 8 < size));
+        copy16(to + swizzled(i / 2, b * 2 + i % 2), from + (keys ? i * 8 : 0), keys);
+        copy16(values + p / 8 * wg_tile<width>::BLOCK + swizzled(b * KV_BLOCK + r, p % 8),
+               from + (have ? a.plane + r * size + p * 8 : 0), have);
     }
 }
 
@@ -121,24 +118,26 @@ template <class CODES> ON_GPU void place16(char *row, int p, int r, const uint4 
 }
 
 /* Makes tiles of load_raw's bytes, and scales[KEYS] of keys. `last`: relative to the step's first key; behind it all is 0. Lanes are spread
- * such that eight neighbours read and write different banks. */
-template <int width, int threads, class CODES>
+ * such that eight neighbours read and write different banks. WHOLE: as in load_tiles. */
+template <int width, int threads, class CODES, bool WHOLE>
 ON_GPU void widen_tiles(const struct paged &a, const char *raw, char *to, float *scales, int last)
 {
-    const int chunk = (int)a.chunk, codes = KV_BLOCK * a.size, thread = thread_again();
+    const int size = WHOLE ? width : a.size, codes = KV_BLOCK * size, thread = thread_again();
+    const int chunk = WHOLE ? KV_BLOCK * (width + KV8_SCALE) : (int)a.chunk;
     const uint4 none = make_uint4(0, 0, 0, 0);
     static_assert(BLOCKS * width % threads == 0 && KEYS <= threads, "all threads have the same work");
 #pragma unroll
     for (int i = thread, n = 0; n < BLOCKS * width / threads; n++, i += threads) { /* 16 keys of an element */
         const int b = i / width, d = i % width;
-        const bool have = d < a.size && b * KV_BLOCK <= last;
+        const bool have = WHOLE || (d < size && b * KV_BLOCK <= last);
         place16<CODES>(to + d * 128, b * 2, d,
                        have ? *(const uint4 *)(raw + b * 2 * chunk + d * KV_BLOCK) : none, 0, false);
     }
     if (thread < KEYS)
         scales[thread] =
-            thread <= last ? ((const float *)(raw + thread / KV_BLOCK * 2 * chunk + codes))[thread % KV_BLOCK]
-                           : 0;
+            WHOLE || thread <= last
+                ? ((const float *)(raw + thread / KV_BLOCK * 2 * chunk + codes))[thread % KV_BLOCK]
+                : 0;
     to += cut<width, true>::KEY_TILE;
     const int quarters = width / 64; /* of a row's sixteens, by four */
 #pragma unroll
@@ -147,9 +146,9 @@ ON_GPU void widen_tiles(const struct paged &a, const char *raw, char *to, float 
         const int pair = i / (width / 8), at = i % (width / 8); /* rows go in pairs */
         const int r = 2 * pair + at / 4 % 2, e = at % 4 + 4 * ((at / 8 + at / 4) % quarters);
         const char *from = raw + (r / KV_BLOCK * 2 + 1) * chunk;
-        const bool have = r <= last && e * 16 < a.size;
+        const bool have = WHOLE || (r <= last && e * 16 < size);
         place16<CODES>(to + e / 4 * wg_tile<width>::BLOCK + r * 128, e % 4 * 2, r,
-                       have ? *(const uint4 *)(from + r % KV_BLOCK * a.size + e * 16) : none,
+                       have ? *(const uint4 *)(from + r % KV_BLOCK * size + e * 16) : none,
                        have ? ((const float *)(from + codes))[r % KV_BLOCK] : 0, true);
     }
 }
@@ -209,6 +208,10 @@ template <int width, class CODES> struct stream {
     }
     __device__ __forceinline__ int key_of(int i) const { return first + i * KEYS; }
     __device__ __forceinline__ bool has(int i) const { return key_of(i) <= last; }
+    __device__ __forceinline__ bool is_whole(const struct paged &a, int i) const
+    {
+        return key_of(i) + KEYS - 1 <= last && a.size == width;
+    }
     __device__ __forceinline__ uint32_t tile_of(int i) const
     {
         return shared_address(tiles) + i % cut::STAGES * cut::STAGE;
@@ -229,7 +232,10 @@ template <int width, class CODES> struct stream {
                 load_blocks(a, t, shared_address(raw) + (before + i) % ROUND * round, barrier_of(i), mine,
                             key_of(i), last);
         } else {
-            if (has(i)) load_tiles<width, cut::THREADS>(a, t, tile_of(i), mine, key_of(i), last);
+            if (has(i) && is_whole(a, i))
+                load_tiles<width, cut::THREADS, true>(a, t, tile_of(i), mine, key_of(i), last);
+            else if (has(i))
+                load_tiles<width, cut::THREADS, false>(a, t, tile_of(i), mine, key_of(i), last);
             copy_commit();
         }
         mine = look_up(a, t, key_of(i + 1), last);
@@ -241,9 +247,13 @@ template <int width, class CODES> struct stream {
         if constexpr (coded) {
             if (!has(i)) return;
             barrier_wait(barrier_of(i), (before + i) / ROUND % 2);
-            widen_tiles<width, cut::THREADS, CODES>(a, raw + (before + i) % ROUND * round,
-                                                    tiles + i % cut::STAGES * cut::STAGE,
-                                                    scales + i % cut::STAGES * KEYS, last - key_of(i));
+            const char *from = raw + (before + i) % ROUND * round;
+            char *to = tiles + i % cut::STAGES * cut::STAGE;
+            float *by = scales + i % cut::STAGES * KEYS;
+            if (is_whole(a, i))
+                widen_tiles<width, cut::THREADS, CODES, true>(a, from, to, by, last - key_of(i));
+            else
+                widen_tiles<width, cut::THREADS, CODES, false>(a, from, to, by, last - key_of(i));
         }
     }
 

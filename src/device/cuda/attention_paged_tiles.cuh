@@ -143,15 +143,21 @@ template <class CODES> ON_GPU uint4 numbers8(const uint2 &x)
     return make_uint4(CODES::pair(x.x), CODES::pair(x.x >> 16), CODES::pair(x.y), CODES::pair(x.y >> 16));
 }
 
-ON_GPU uint32_t scaled(uint32_t pair, float by)
+/* Scales of e4m3 numbers are powers of two: products are exact as long as they are not smaller than fp16 has them. */
+template <class CODES> ON_GPU uint32_t scaled(uint32_t pair, float by)
 {
     return type_f16::pack(type_f16::low(pair) * by, type_f16::high(pair) * by);
+}
+template <> __device__ __forceinline__ uint32_t scaled<codes_e4m3>(uint32_t pair, float by)
+{
+    return type_f16::times(pair, type_f16::pack(by, by));
 }
 
 template <class CODES> ON_GPU uint4 numbers8(const uint2 &x, float by)
 {
     const uint4 n = numbers8<CODES>(x);
-    return make_uint4(scaled(n.x, by), scaled(n.y, by), scaled(n.z, by), scaled(n.w, by));
+    return make_uint4(scaled<CODES>(n.x, by), scaled<CODES>(n.y, by), scaled<CODES>(n.z, by),
+                      scaled<CODES>(n.w, by));
 }
 
 /* Makes of load_raw's bytes a tile as load_keys leaves it, and scales[KEYS] of keys. `last`: relative to the step's first key; behind it all

@@ -112,6 +112,12 @@ struct type_f16 {
         return f;
     }
     ON_GPU float high(uint32_t x) { return low(x >> 16); }
+    ON_GPU uint32_t times(uint32_t x, uint32_t y)
+    {
+        uint32_t r;
+        asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+        return r;
+    }
     ON_GPU void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
     {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "

@@ -60,14 +60,16 @@ ON_GPU void soften_scores(float (&s)[high][tiles][4], struct soft_rows<width, hi
             for (int n = 0; n < tiles; n++) top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
             top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-            float base = top == -INFINITY ? 0.0f : top, sum = 0;
-            fade[m][half] = exp2_fast((r.top[m][half] - base) * scale2);
+            const float base = top == -INFINITY ? 0.0f : top, scaled = __fmul_rn(base, scale2);
+            float sum = 0;
+            /* It is of the rounded products, as probabilities are: 1 where the maximum stays. */
+            fade[m][half] = exp2_fast(__fsub_rn(__fmul_rn(r.top[m][half], scale2), scaled));
             r.top[m][half] = top;
 #pragma unroll
             for (int n = 0; n < tiles; n++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    float p = exp2_fast((s[m][n][2 * half + i] - base) * scale2);
+                    float p = exp2_fast(fmaf(s[m][n][2 * half + i], scale2, -scaled));
                     s[m][n][2 * half + i] = p;
                     sum += p;
                 }
