@@ -3,15 +3,24 @@
  * The file repeats the key it is for, so that two keys whose names clash are told apart. Anything unexpected in it
  * (missing numbers, another key, damage) counts as "not there". */
 #include "device/calibration.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/strbuf.h"
 #include "device/cpu/cpu_model.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A measurement takes less than a second; a process that was stopped meanwhile holds up nobody for longer. */
+#define ENTER_SECONDS 5.0
 
 bool calibration_wanted(const struct context *context)
 {
@@ -146,6 +155,30 @@ bool calibration_save(const struct context *context, const char *kind, const cha
     json_double(&w, "others", speed->others);
     json_end_object(&w);
     return write_file(&folder, &path, &text);
+}
+
+int calibration_enter(const struct context *context)
+{
+    struct strbuf folder = STRBUF_INIT;
+    int lock = -1;
+    if (context_cache(context, &folder) && file_make_dirs(strbuf_text(&folder), NULL) == PLIM_OK)
+        lock = open(strbuf_text(&folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    strbuf_release(&folder);
+    const double give_up = clock_seconds() + ENTER_SECONDS;
+    const struct timespec pause = {0, 2000000};
+    while (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB)) {
+        bool waits = (errno == EINTR || errno == EWOULDBLOCK) && clock_seconds() < give_up;
+        if (waits)
+            nanosleep(&pause, NULL);
+        else
+            close(lock), lock = -1;
+    }
+    return lock;
+}
+
+void calibration_leave(int lock)
+{
+    if (lock >= 0) close(lock);
 }
 
 bool calibration_recall(const struct context *context, const char *kind, const char *key,

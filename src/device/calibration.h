@@ -73,6 +73,13 @@ bool calibration_load(const struct context *context, const char *kind, const cha
 bool calibration_save(const struct context *context, const char *kind, const char *key,
                       struct calibration *speed);
 
+/* Waits until no other process that shares the cache is measuring; then nobody else does until calibration_leave. Programs
+ * that start together, as ranks do, thus plan with the numbers of the first one: load between the two, measure if nothing is
+ * there. Returns -1 if the cache's folder cannot be locked within seconds; the
+ * caller then measures without. */
+int calibration_enter(const struct context *context);
+void calibration_leave(int lock);
+
 /* Other measured numbers are kept by name; all are above 0. */
 struct calibration_number {
     const char *name;

@@ -68,6 +68,17 @@ static bool can_keep(const struct context *context)
     return kept;
 }
 
+/* Uses only what could be saved: otherwise the next process would measure other numbers and make another plan. */
+static enum plim_status measure_and_keep(const struct context *context, struct threads *team, const char *key,
+                                         struct calibration *out, struct plim_error *err)
+{
+    enum plim_status status = measure(context, team, out, err);
+    if (status != PLIM_OK) return status;
+    bool kept = calibration_save(context, "cpu", key, out);
+    if (!calibration_anew(context) && !(kept && calibration_load(context, "cpu", key, out))) *out = modest;
+    return PLIM_OK;
+}
+
 enum plim_status calibrate_cpu(const struct context *context, struct threads *team, struct calibration *out,
                                struct plim_error *err)
 {
@@ -78,10 +89,9 @@ enum plim_status calibrate_cpu(const struct context *context, struct threads *te
     }
     describe(key, sizeof key, threads_count(team));
     if (calibration_load(context, "cpu", key, out)) return PLIM_OK;
-    enum plim_status status = measure(context, team, out, err);
-    if (status != PLIM_OK) return status;
-    /* Use only what could be saved: otherwise the next process would measure other numbers and make another plan. */
-    bool kept = calibration_save(context, "cpu", key, out);
-    if (!calibration_anew(context) && !(kept && calibration_load(context, "cpu", key, out))) *out = modest;
-    return PLIM_OK;
+    int lock = calibration_enter(context);
+    enum plim_status status =
+        calibration_load(context, "cpu", key, out) ? PLIM_OK : measure_and_keep(context, team, key, out, err);
+    calibration_leave(lock);
+    return status;
 }

@@ -4,8 +4,8 @@
  *     calibrate_cpu(context, team, &speed, &err);  // from the cache file, or 60 ms of measuring
  *
  * The numbers are stored (device/calibration.h) per processor model, instruction set, number of threads and version of
- * Plimsoll. If other programs used more than a tenth of the CPUs during a measurement, it is repeated at the next starts, at
- * most five times, and the better numbers are kept. With PLIMSOLL_CALIBRATE=0 fixed numbers of a modest machine are used.
+ * Plimsoll; programs that start together share one measurement. `plimsoll calibrate` measures again. With
+ * PLIMSOLL_CALIBRATE=0 fixed numbers of a modest machine are used.
  */
 #pragma once
 
