@@ -1,21 +1,25 @@
 /* fuse.c - see fuse.h. */
 #include "plan/fuse.h"
 
-/* Input `slot` of op `reader` is output `result` of op 0. With `shared`, both ops read the same tensor, and `result` is op 0's
+/* Input `slot` of op `reader` is output `result` of op `maker`. With `shared`, both ops read the same tensor, and `result` is op 0's
  * input. */
 struct tie {
     int reader, slot, result;
     bool shared;
+    int maker;
+    bool outlives; /* others may read the result, even if the pattern is `inner` */
 };
+
+enum { TIES = 4 };
 
 /* Longer patterns come before their beginnings. A linear stands for linear_q and linear_f8 too, which have
  * its operands in the same slots. */
 static const struct pattern {
     int count;
     int kind[FUSE_MOST];
-    struct tie tie[2]; /* none: ops side by side */
-    bool inner;        /* the ties' result dies in the run */
-    bool omits;        /* the kernel omits the first tie's result if a later one has its bytes */
+    struct tie tie[TIES]; /* none: ops side by side */
+    bool inner;           /* the ties' results die in the run */
+    bool omits;           /* the kernel omits the first tie's result if a later one has its bytes */
 } patterns[] = {
     {3, {OP_NORM, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}}, false},
     {3, {OP_GLU, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}, {2, LINEAR_X, GLU_H, false}}, true},
@@ -36,6 +40,13 @@ static const struct pattern {
     {3, {OP_ADAPTER_LINEAR, OP_LINEAR, OP_ADAPTER_LINEAR}, {{0}}, false},
     {2, {OP_ADAPTER_LINEAR, OP_LINEAR}, {{0}}, false},
     {2, {OP_ADAPTER_LINEAR, OP_GLU}, {{1, GLU_UP, ADAPTER_LINEAR_Y, false}}, true},
+    {3,
+     {OP_SPLIT3, OP_KV_PUT, OP_ATTN_PAGED},
+     {{1, KV_PUT_K, SPLIT3_K, false},
+      {1, KV_PUT_V, SPLIT3_V, false},
+      {2, ATTN_PAGED_Q, SPLIT3_Q, false},
+      {2, ATTN_PAGED_POOL, KV_PUT_NEW_POOL, .maker = 1, .outlives = true}},
+     true},
     {2, {OP_SPLIT3, OP_KV_PUT}, {{1, KV_PUT_K, SPLIT3_K, false}, {1, KV_PUT_V, SPLIT3_V, false}}, false},
 };
 
@@ -59,11 +70,12 @@ static bool same_bytes(const struct tape *tape, const struct layout *layout, int
 
 static bool is_tied(const struct tape *tape, const struct layout *layout, const struct pattern *p, int begin)
 {
-    const struct op *first = &tape->ops[begin];
-    for (const struct tie *t = p->tie; t < p->tie + 2 && t->reader; t++) {
-        int made = t->shared ? first->in[t->result] : first->out[t->result];
+    for (const struct tie *t = p->tie; t < p->tie + TIES && t->reader; t++) {
+        const struct op *maker = &tape->ops[begin + t->maker];
+        int made = t->shared ? maker->in[t->result] : maker->out[t->result];
+        bool inner = p->inner && !t->outlives;
         if (!same_bytes(tape, layout, made, tape->ops[begin + t->reader].in[t->slot])) return false;
-        if (p->inner && layout->life[tape_root(tape, made)].last >= begin + p->count) return false;
+        if (inner && layout->life[tape_root(tape, made)].last >= begin + p->count) return false;
     }
     return true;
 }
@@ -109,9 +121,22 @@ static bool is_safe(const struct tape *tape, const struct layout *layout, const 
     return true;
 }
 
+/* Queries, keys and values of few rows that one kernel splits, keeps and attends with. */
+static bool attends_split(const struct tape *tape, int begin)
+{
+    const struct op *op = &tape->ops[begin];
+    int end = begin < tape->loop_end ? tape->loop_end : tape->nops;
+    if (op->kind != OP_SPLIT3 || begin + 3 > end || op[1].kind != OP_KV_PUT || op[2].kind != OP_ATTN_PAGED)
+        return false;
+    const struct tensor *q = &tape->tensors[op->out[SPLIT3_Q]];
+    return q->dim[0] * q->dim[1] <= FUSE_FEW_ROWS &&
+           tape_root(tape, op->out[SPLIT3_Q]) == tape_root(tape, op[2].in[ATTN_PAGED_Q]);
+}
+
 int fuse_kept_apart(const struct tape *tape, int begin)
 {
     const struct op *first = &tape->ops[begin];
+    if (attends_split(tape, begin)) return begin + 3;
     if (first->kind != OP_NORM && first->kind != OP_GLU) return begin + 1;
     if (first->attr.layer_norm || first->attr.joint) return begin + 1;
     int made = tape_root(tape, first->out[first->kind == OP_NORM ? (int)NORM_Y : (int)GLU_H]),

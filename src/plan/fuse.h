@@ -11,7 +11,7 @@
  *  2. No op writes bytes that another one reads or writes, except results passed on inside the run. A result of the first op
  *     that nobody reads may share a later one's bytes: the kernel then omits it.
  *     A pattern without ties is of ops that a device runs side by side; it knows what they may pass on.
- *  3. A result that the pattern calls `inner` is read only inside the run, so the kernel need not write it.
+ *  3. Results that the pattern calls `inner` are read only inside the run, so the kernel need not write them.
  *  4. A result of the first op that the pattern calls `omits` and only the run reads may have bytes of later results and of the last op's
  *     scratch: the kernel then omits it.
  */
@@ -25,8 +25,12 @@ enum { FUSE_MOST = 3 };
 /* Returns true if the device has one kernel for ops [begin, begin + count). */
 typedef bool fuse_can(void *arg, int begin, int count);
 
-/* The index after the longest run that begins at op `begin` with what makes the rows of linear_f8s: a norm or a gated unit, and the
- * linear_f8s that read its result. Layouts keep bytes of such a run apart, for it is worth more than they are (layout.h). begin + 1: none. */
+/* Rows of a run whose bytes are few. */
+enum { FUSE_FEW_ROWS = 8 };
+
+/* The index after the longest run from op `begin` on whose bytes layouts keep apart, for the run is worth more than they are (layout.h): a norm
+ * or a gated unit and the linear_f8s that read its result; of few rows, the split of queries, keys and values, keeping the latter two and
+ * attention. begin + 1: none. */
 int fuse_kept_apart(const struct tape *tape, int begin);
 
 /* The index after the longest fused run that begins at op `begin` and ends no later than `end`; begin + 1:

@@ -125,7 +125,8 @@ static void add_collective(struct layout *l, const struct tape *tape, int i, con
         *lane = bytes;
 }
 
-/* Invariant 8: rounded rows lie in the scratch of the first product. A result that adds in place begins there. */
+/* Invariant 8: rounded rows lie in the scratch of the first product. A result that adds in place begins there. Heads that are split are read
+ * until attention has its result. */
 static void keep_apart(struct layout *l, const struct tape *tape, int begin)
 {
     int last = fuse_kept_apart(tape, begin) - 1;
@@ -135,7 +136,8 @@ static void keep_apart(struct layout *l, const struct tape *tape, int begin)
         if (op_shares(first->kind, 0) != k) touch(l, tape, first->in[k], begin, last);
     for (int k = 0; k < OP_MAX_OUT; k++) touch(l, tape, first->out[k], begin, last);
     for (int i = begin + 2; i <= last; i++)
-        if (tape->ops[i].in[LINEAR_F8_ADD] < 0) touch(l, tape, tape->ops[i].out[LINEAR_F8_Y], begin + 1, i);
+        if (tape->ops[i].kind == OP_LINEAR_F8 && tape->ops[i].in[LINEAR_F8_ADD] < 0)
+            touch(l, tape, tape->ops[i].out[LINEAR_F8_Y], begin + 1, i);
 }
 
 /* Lifetimes by what ops touch, the first of a part of the tape by whether it is below loop_end. */

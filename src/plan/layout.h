@@ -21,8 +21,8 @@
  *  6. lower_bound is the kept bytes plus the peak of live transient bytes; no layout can be smaller.
  *  7. If device memory is the process's own, a near copy of a tensor on disk begins at a multiple of DISK_MEMORY unless it
  *     is small.
- *  8. Where ops may run at once, those that make and multiply rows in 8 bits (fuse_kept_apart) have bytes of their own: what the first
- *     reads, unless a result takes it over, and writes lives to the end of the run, and later results live from the first product on.
+ *  8. Where ops may run at once, runs of fuse_kept_apart have bytes of their own: what the first op reads, unless a result takes it over,
+ *     and writes lives to the end of the run, and later products in 8 bits live from the first one on.
  */
 #pragma once
 

@@ -319,6 +319,69 @@ static void test_adapters_go_with_the_gated_unit_they_are_for(void **state)
     assert_int_equal(end_of(0), 1);
 }
 
+static int heads_of(int64_t tokens, int64_t count)
+{
+    int id = tensor(CLASS_ACT, 0, 1, tokens);
+    struct tensor *t = &tape.tensors[id];
+    t->ndim = 4, t->dim[2] = count, t->dim[3] = WIDTH;
+    return id;
+}
+
+/* Heads are split, kept and attended with, and what attention leaves is multiplied. */
+static void attend(int64_t tokens)
+{
+    struct op split = tape_op(OP_SPLIT3, 0), put = tape_op(OP_KV_PUT, 0), attn = tape_op(OP_ATTN_PAGED, 0);
+    split.in[SPLIT3_X] = tensor(CLASS_ACT, 0, tokens, 4 * WIDTH), split.in[SPLIT3_TABLE] = given();
+    tape.ops[0].out[NORM_Y] = split.in[SPLIT3_X];
+    split.out[SPLIT3_Q] = heads_of(tokens, 2), split.out[SPLIT3_K] = heads_of(tokens, 1);
+    split.out[SPLIT3_V] = heads_of(tokens, 1);
+    tape_append(&tape, &split);
+    put.in[KV_PUT_K] = split.out[SPLIT3_K], put.in[KV_PUT_V] = split.out[SPLIT3_V];
+    put.in[KV_PUT_SLOTS] = given();
+    put.in[KV_PUT_POOL] = put.out[KV_PUT_NEW_POOL] = tensor(CLASS_PARAM, TENSOR_KEPT, WIDTH, WIDTH);
+    tape_append(&tape, &put);
+    attn.in[ATTN_PAGED_Q] = split.out[SPLIT3_Q], attn.in[ATTN_PAGED_POOL] = put.out[KV_PUT_NEW_POOL];
+    attn.in[ATTN_PAGED_ROWS] = given(), attn.in[ATTN_PAGED_BLOCKS] = given();
+    attn.out[ATTN_PAGED_O] = heads_of(tokens, 2);
+    tape_append(&tape, &attn);
+    linear(attn.out[ATTN_PAGED_O]);
+}
+
+/* Of few rows, whose joint row lives until attention is done. Otherwise its bytes may be the result's. */
+static void test_heads_are_split_where_attention_needs_them(void **state)
+{
+    (void)state;
+    norm(given());
+    attend(FUSE_FEW_ROWS);
+    lay_out();
+    int x = tape.ops[1].in[SPLIT3_X];
+    assert_int_equal(fuse_kept_apart(&tape, 1), 4);
+    assert_int_equal(layout.life[x].last, 3);
+    assert_int_equal(end_of(1), 4);
+    limit = 2;
+    assert_int_equal(end_of(1), 3);
+}
+
+static void test_many_heads_are_split_by_themselves(void **state)
+{
+    (void)state;
+    norm(given());
+    attend(FUSE_FEW_ROWS + 1);
+    lay_out();
+    assert_int_equal(fuse_kept_apart(&tape, 1), 2);
+    assert_int_equal(layout.life[tape.ops[1].in[SPLIT3_X]].last, 1);
+}
+
+static void test_queries_that_are_read_later_are_split_by_themselves(void **state)
+{
+    (void)state;
+    norm(given());
+    attend(FUSE_FEW_ROWS);
+    linear(tape.ops[1].out[SPLIT3_Q]);
+    lay_out();
+    assert_int_equal(end_of(1), 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -333,6 +396,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_adapters_go_with_the_product_beside_them, begin, end),
         cmocka_unit_test_setup_teardown(test_a_norm_goes_with_adapters_and_their_product, begin, end),
         cmocka_unit_test_setup_teardown(test_adapters_go_with_the_gated_unit_they_are_for, begin, end),
+        cmocka_unit_test_setup_teardown(test_heads_are_split_where_attention_needs_them, begin, end),
+        cmocka_unit_test_setup_teardown(test_many_heads_are_split_by_themselves, begin, end),
+        cmocka_unit_test_setup_teardown(test_queries_that_are_read_later_are_split_by_themselves, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

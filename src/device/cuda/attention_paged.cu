@@ -359,6 +359,38 @@ static int by_tensor_cores(const struct cuda_queue *queue, const struct paged &a
     return failed || a.tokens <= a.nrows ? failed : cuda_paged_prompt(queue, &a);
 }
 
+/* Scratch is written while heads are still split. */
+static bool scratch_is_free(const struct kernel_call *attn, const struct kernel_call *split)
+{
+    const char *work = (const char *)attn->work;
+    const int64_t bytes = (int64_t)cuda_workspace(NULL, attn->desc, attn->op);
+    for (int slot = SPLIT3_X; slot <= SPLIT3_TABLE; slot++) {
+        const char *at = (const char *)split->in[slot];
+        if (work + bytes > at && at + tensor_bytes(call_in(split, slot)) > work) return false;
+    }
+    return true;
+}
+
+bool cuda_split3_attends(const struct kernel_call *split, const struct kernel_call *put,
+                         const struct kernel_call *attn)
+{
+    const struct tensor *q = call_in(attn, ATTN_PAGED_Q), *pool = call_in(attn, ATTN_PAGED_POOL);
+    const int64_t size = q->dim[3], group = q->dim[2] / pool->dim[2];
+    const bool may_be_rows = call_in(attn, ATTN_PAGED_BLOCKS)->dim[0] >= q->dim[0] * q->dim[1];
+    return may_be_rows && (size == 64 || (size == 128 && group <= 8)) && pool->type == q->type &&
+           cuda_paged_on_tensor_cores(attn->desc) && cuda_split3_puts(split, put) &&
+           scratch_is_free(attn, split);
+}
+
+int cuda_split3_attend(const struct cuda_queue *queue, const struct kernel_call *split,
+                       const struct kernel_call *put, const struct kernel_call *attn)
+{
+    struct paged a = cuda_paged_of(attn);
+    a.joint = split->in[SPLIT3_X], a.table = (const float *)split->in[SPLIT3_TABLE];
+    a.slots = (const int32_t *)put->in[KV_PUT_SLOTS];
+    return a.tokens == 0 ? 0 : cuda_paged_decode(queue, &a);
+}
+
 struct paged cuda_paged_of(const struct kernel_call *call)
 {
     const struct tensor *q = call_in(call, ATTN_PAGED_Q), *pool = call_in(call, ATTN_PAGED_POOL),

@@ -6,6 +6,7 @@
  *     attention_paged_hopper.cu   the same by warpgroups, on capability 9.0
  *     attention_paged.cu          f32 arithmetic, every type and size of heads
  *     attention_paged8_*.cu       the first two over pools in 8 bits, and attention_paged8.cu for every size of heads
+ *     attention_paged_fresh.cuh   what the first two also do where few tokens are written: split the heads and keep keys and values
  *
  * Where a step has as many rows as tokens the first kernel takes them all, also those of longer rows; else it takes rows of
  * one token and the second one the others. Which kernel a token meets, and in which order its keys are summed, depends on
@@ -28,6 +29,10 @@ struct paged {
     float scale, cap, scale2; /* of products; scale2: of what the softmax sees, to base 2 */
     enum dtype type;
     bool e4m3; /* of a pool in 8 bits: codes are e4m3 numbers */
+    /* Heads that were not split yet (attention_paged_fresh.cuh); joint NULL: q is there, and the pool has all keys. */
+    const void *joint;    /* [tokens, heads + 2 kv_heads, size] */
+    const float *table;   /* [tokens, size]: cosines, then sines */
+    const int32_t *slots; /* [tokens] */
 };
 
 /* Operands of a call; scratch and splits are those of the tensor cores' ways. */

@@ -104,6 +104,9 @@ ON_GPU void copy_block(const struct room &r, bool values, uint32_t to, const cha
     if (threadIdx.x % 32 == 0) barrier_copy(to, from, bytes, barrier_of(r, values));
 }
 
+/* Behind writes to a place that copies will write again. */
+ON_GPU void publish_to_copies(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 ON_GPU void end_copy(void) {}
 ON_GPU void await(const struct room &r, bool values, uint32_t turn)
 {
@@ -114,6 +117,7 @@ ON_GPU void await(const struct room &r, bool values, uint32_t turn)
 
 ON_GPU void copies_init(const struct room &) {}
 ON_GPU void expect(const struct room &, const struct chunk &, bool, int) {}
+ON_GPU void publish_to_copies(void) {}
 
 ON_GPU void copy_block(const struct room &, bool, uint32_t to, const char *from, int bytes)
 {

@@ -30,16 +30,19 @@
 #pragma once
 
 #include "device/cuda/attention_paged_copies.cuh"
+#include "device/cuda/attention_paged_fresh_shared.cuh"
 #include "tensor/kv8.h"
 
 namespace
 {
 
-/* Heads of a kind: groups of 64 elements, groups of 8 lines; EXACT: the last group is full, so that sizes are constants. */
-template <class CODEC_, int SETS_, int HALVES_, bool EXACT_> struct kind {
+/* Heads of a kind: groups of 64 elements, groups of 8 lines; EXACT: the last group is full, so that sizes are constants; FRESH: the step's own
+ * keys and values are not in the pool yet (attention_paged_fresh.cuh), which is for exact heads of 16 bits. */
+template <class CODEC_, int SETS_, int HALVES_, bool EXACT_, bool FRESH_ = false> struct kind {
     typedef CODEC_ CODEC;
     typedef typename CODEC::type type;
-    enum { SETS = SETS_, HALVES = HALVES_, EXACT = EXACT_ };
+    enum { SETS = SETS_, HALVES = HALVES_, EXACT = EXACT_, FRESH = FRESH_ };
+    static_assert(!FRESH || (EXACT && SETS == 2 && !CODEC::SCALED), "pairs that are turned are 64 apart");
     /* On a multiprocessor: as shared memory has room for, and registers. */
     enum { BLOCKS_AT_ONCE = SETS_ * CODEC::BYTES > 2 ? 1 : HALVES_ == 1 ? 3 : 2 };
     ON_GPU int size(const struct paged &a) { return EXACT ? SETS * 64 : a.size; }
@@ -98,7 +101,9 @@ ON_GPU void load_queries(const struct paged &a, const struct work &w,
                          uint32_t (&q)[K::SETS * 4][K::HALVES][2])
 {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, size = K::size(a);
-    const uint16_t *first = (const uint16_t *)a.q + ((int64_t)w.it.token * a.heads + w.head) * size;
+    const uint16_t *first = K::FRESH
+                                ? joint_head(a, w.it.token, w.head)
+                                : (const uint16_t *)a.q + ((int64_t)w.it.token * a.heads + w.head) * size;
 #pragma unroll
     for (int s = 0; s < K::SETS * 4; s++)
 #pragma unroll
@@ -112,8 +117,18 @@ ON_GPU void load_queries(const struct paged &a, const struct work &w,
         }
 }
 
-template <class K> ON_GPU void ready_queries(const struct paged &a, uint32_t (&q)[K::SETS * 4][K::HALVES][2])
+template <class K>
+ON_GPU void ready_queries(const struct paged &a, const struct joint_row<K> &own,
+                          uint32_t (&q)[K::SETS * 4][K::HALVES][2])
 {
+    if constexpr (K::FRESH) {
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < K::HALVES * 2; i++)
+                turn_words<typename K::type>(q[s][i / 2][i % 2], q[s + 4][i / 2][i % 2],
+                                             own.of_queries[s][i % 2 * 2], own.of_queries[s][i % 2 * 2 + 1]);
+    }
 #pragma unroll
     for (int s = 0; s < K::SETS * 4; s++)
 #pragma unroll
@@ -279,12 +294,12 @@ ON_GPU void multiply_values(const struct paged &a, float (&out)[4][K::HALVES][4]
 
 /* The chunk's keys in shared memory for all lines; values follow, and `then` is called as soon as keys and queries are no longer needed. */
 template <class K, class F>
-ON_GPU void meet(const struct paged &a, const struct item &it, int key,
-                 uint32_t (&q)[K::SETS * 4][K::HALVES][2], const struct room &r, uint32_t turn,
-                 columns<K::SETS, K::HALVES> &all, F then)
+ON_GPU void meet(const struct paged &a, const struct item &it, const struct chunk &here,
+                 uint32_t (&q)[K::SETS * 4][K::HALVES][2], const struct joint_row<K> &own,
+                 const struct room &r, uint32_t turn, columns<K::SETS, K::HALVES> &all, F then)
 {
     constexpr int HALVES = K::HALVES;
-    const int last = it.position - key;
+    const int key = here.key, last = it.position - key;
     float s[4][HALVES][4] = {}, top[HALVES][2], sum[HALVES][2];
     uint32_t p[HALVES][8];
     multiply_keys<K>(a, s, q, r);
@@ -300,6 +315,7 @@ ON_GPU void meet(const struct paged &a, const struct item &it, int key,
     for (int half = 0; half < HALVES; half++)
         soften<HALVES>(a, s, half, it.position, key, top[half], sum[half]);
     await(r, true, turn);
+    put_own<K>(a, it, here, own, r, true);
     const float power = turn_scores<K>(a, s, r, last, p);
     struct paged_shares shares[HALVES][2];
 #pragma unroll
@@ -356,7 +372,8 @@ __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
     struct work w = work_of(a, (int)blockIdx.x, words_of((int)blockIdx.x));
     struct row_words row = words_of((int)blockIdx.x + apart); /* of the next work */
     struct chunk c = first_chunk(a, w);
-    const int old = min(max(w.it.context - c.key, 0) / KV_BLOCK, c.count);
+    const int before = min(max(w.it.context - c.key, 0) / KV_BLOCK, c.count);
+    const int old = K::FRESH ? c.count : before;
     for (int values = 0; values < 2 - shared; values++) { /* what precedes the step is there already */
         expect(r, c, values, bytes);
         copy(a, r, c, values, 0, old, bytes);
@@ -369,7 +386,8 @@ __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
         expect(r, of, values, bytes), copy(a, r, of, values, 0, of.count, bytes), end_copy();
     };
     uint32_t turn = 0, q[K::SETS * 4][K::HALVES][2];
-    if (c.count) load_queries<K>(a, w, q);
+    struct joint_row<K> own, coming; /* of this work, and of the next one */
+    if (c.count) load_queries<K>(a, w, q), own.load(a, w);
     for (int index = (int)blockIdx.x; index < works; index += apart) {
         const struct work now = w;
         const int64_t at = ((int64_t)now.it.token * a.heads + now.head) * K::size(a);
@@ -377,7 +395,7 @@ __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
                    last = index + apart >= works;
         columns<K::SETS, K::HALVES> all;
         all.clear();
-        if (mine) ready_queries<K>(a, q);
+        if (mine) ready_queries<K>(a, own, q);
         if (!last) w = work_of(a, index + apart, row), row = words_of(index + 2 * apart);
         const struct chunk first = last ? chunk{} : first_chunk(a, w);
         for (bool more = mine; more; turn ^= 1) {
@@ -386,17 +404,19 @@ __global__ void __launch_bounds__(THREADS, K::BLOCKS_AT_ONCE)
             more = next <= now.it.position && next < now.end * CUDA_PAGED_PIECE;
             c = more ? chunk_at(a, now, next) : first;
             await(r, false, turn);
-            meet<K>(a, now.it, here.key, q, r, turn, all, [&]() {
+            put_own<K>(a, now.it, here, own, r, false);
+            meet<K>(a, now.it, here, q, own, r, turn, all, [&]() {
                 begin(either(shared, here, c), shared);
-                if (!more && c.count) load_queries<K>(a, w, q);
+                if (!more && c.count) load_queries<K>(a, w, q), coming.load(a, w);
             });
             begin(c, !shared);
         }
         if (!mine) {
             c = first, begin(c, false);
             if (!shared) begin(c, true);
-            if (c.count) load_queries<K>(a, w, q);
+            if (c.count) load_queries<K>(a, w, q), coming.load(a, w);
         }
+        if (K::FRESH) own = coming;
         if (now.it.row < 0) blank(a, now);
         if (!some) continue;
         if (now.split >= 0) {
@@ -439,6 +459,8 @@ template <class K> int start_kind(const struct cuda_queue *queue, const struct p
 /* Heads of more than 64 elements. */
 template <class CODEC> int start_large(const struct cuda_queue *queue, const struct paged &a)
 {
+    if constexpr (!CODEC::SCALED)
+        if (a.joint) return start_kind<kind<CODEC, 2, 1, true, true>>(queue, a);
     if (a.group > 8) return start_kind<kind<CODEC, 2, 2, false>>(queue, a);
     return a.size == 128 ? start_kind<kind<CODEC, 2, 1, true>>(queue, a)
                          : start_kind<kind<CODEC, 2, 1, false>>(queue, a);

@@ -141,6 +141,12 @@ ON_GPU struct work work_of(const struct paged &a, int index, struct row_words ow
     return w;
 }
 
+/* The first element of a work's lines in o, and in q. */
+ON_GPU int64_t result_at(const struct paged &a, const struct work &w)
+{
+    return ((int64_t)w.it.token * a.heads + w.head) * a.size;
+}
+
 /* A token without a row. */
 ON_GPU void blank(const struct paged &a, const struct work &w)
 {

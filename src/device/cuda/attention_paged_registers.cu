@@ -13,8 +13,10 @@
  *     output   so lane (g, t) has the probabilities of block t, four of them for each step, as A; it loads elements
  *              8 g .. 8 g + 7 of the same keys' values, and product j is for elements 8 g + j
  *
+ * FRESH: the step's own keys and values are not in the pool yet (attention_paged_fresh.cuh). A lane has both numbers of each pair that is turned.
+ *
  * Invariants are those of attention_paged_decode.cuh. */
-#include "device/cuda/attention_paged_lines.cuh"
+#include "device/cuda/attention_paged_fresh.cuh"
 
 namespace
 {
@@ -122,8 +124,37 @@ ON_GPU void soften(const struct paged &a, float (&s)[8][4], int half, int positi
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
 }
 
+/* Those of a token by which lane t's elements of the first half of a head are turned: t + 4 i of every 16. */
+struct lane_angles {
+    struct angle of[STEPS / 2][4];
+
+    __device__ __forceinline__ void load(const struct paged &a, int token)
+    {
+#pragma unroll
+        for (int s = 0; s < STEPS / 2; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) of[s][i] = angle_at(a, token, s * 16 + threadIdx.x % 4 + 4 * i);
+    }
+};
+
+/* How __byte_perm puts the low half of its second operand in the place of number `at` of eight, for each of their four words. */
+struct eight_place {
+    uint32_t select[4];
+
+    __device__ __forceinline__ eight_place(int at)
+    {
+#pragma unroll
+        for (int w = 0; w < 4; w++) select[w] = at / 2 != w ? 0x3210 : at % 2 ? 0x5410 : 0x3254;
+    }
+    __device__ __forceinline__ void put(uint4 &x, uint32_t bits) const
+    {
+        x = make_uint4(__byte_perm(x.x, bits, select[0]), __byte_perm(x.y, bits, select[1]),
+                       __byte_perm(x.z, bits, select[2]), __byte_perm(x.w, bits, select[3]));
+    }
+};
+
 /* A warp's 64 keys of a piece, of which it loads the next ones while it works on these. */
-template <class type, int HALVES> struct walk {
+template <class type, int HALVES, bool FRESH> struct walk {
     struct places at;
     uint4 k[STEPS][4], v[4][4];
 
@@ -157,11 +188,12 @@ template <class type, int HALVES> struct walk {
                                                            : make_uint4(0, 0, 0, 0);
     }
 
-    static __device__ __forceinline__ void load_queries(const struct paged &a, int64_t at, int heads,
+    static __device__ __forceinline__ void load_queries(const struct paged &a, const struct work &w,
                                                         uint32_t (&q)[STEPS][4])
     {
-        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        const uint16_t *from = (const uint16_t *)a.q + at;
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, heads = w.heads;
+        const uint16_t *from =
+            FRESH ? joint_head(a, w.it.token, w.head) : (const uint16_t *)a.q + result_at(a, w);
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
 #pragma unroll
@@ -173,17 +205,75 @@ template <class type, int HALVES> struct walk {
             }
     }
 
-    /* Begins to load the `old` keys of the chunk that precede the step; load_rest loads the others. Each lane holds 8 keys and
-     * 16 values. */
-    __device__ __forceinline__ void load_old(const struct paged &a, int old)
+    static __device__ __forceinline__ void turn_queries(const struct paged &a, int token,
+                                                        uint32_t (&q)[STEPS][4])
     {
-        load_keys(a, threadIdx.x % 32 / 4 * 8 + 8 <= old), load_values(a, old - 1);
+        struct lane_angles by;
+        by.load(a, token);
+#pragma unroll
+        for (int s = 0; s < STEPS / 2; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                turn_words<type>(q[s][i], q[s + STEPS / 2][i], by.of[s][i / 2 * 2], by.of[s][i / 2 * 2 + 1]);
     }
 
-    __device__ __forceinline__ void load_rest(const struct paged &a, int old, int last)
+    /* Begins to load the `old` keys of the chunk that precede the step; load_rest loads the others. Each lane holds 8 keys and
+     * 16 values. FRESH: also what the pool has in the place of the step's own keys, which are none of it. */
+    __device__ __forceinline__ void load_old(const struct paged &a, int old)
     {
+        load_keys(a, FRESH || threadIdx.x % 32 / 4 * 8 + 8 <= old), load_values(a, old - 1);
+    }
+
+    __device__ __forceinline__ void load_rest(const struct paged &a, const struct item &it, int kv, int key)
+    {
+        const int old = it.context - key;
+        if (FRESH) return load_own(a, it, kv, key);
         if (threadIdx.x % 32 / 4 * 8 + 8 > old) load_keys(a);
-        if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values(a, last);
+        if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values(a, it.position - key);
+    }
+
+    /* FRESH: the step's own keys and values of the chunk, to their lanes and to the pool. */
+    __device__ __forceinline__ void load_own(const struct paged &a, const struct item &it, int kv, int key)
+    {
+        const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        const struct own_keys own = own_keys_of(it, key, CHUNK);
+        for (int position = own.from; position < own.until; position++) {
+            const int token = token_at(it, position), at = position - key;
+            if (g == at / 8) put_key(a, token, kv, at % 8);
+            if (t == at / KV_BLOCK) put_value(a, token, kv, at % KV_BLOCK);
+        }
+    }
+
+    __device__ __forceinline__ void put_key(const struct paged &a, int token, int kv, int at)
+    {
+        const uint16_t *from = joint_head(a, token, a.heads + kv);
+        uint16_t *to = key_place(a, token, kv, 1);
+        const struct eight_place place(at);
+        struct lane_angles by;
+        by.load(a, token);
+#pragma unroll
+        for (int s = 0; s < STEPS / 2; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int d = s * 16 + threadIdx.x % 4 + 4 * i;
+                uint32_t x = from[d], y = from[d + SIZE / 2];
+                turn_words<type>(x, y, by.of[s][i], by.of[s][i]);
+                place.put(k[s][i], x), place.put(k[s + STEPS / 2][i], y);
+                if (to) to[d * KV_BLOCK] = (uint16_t)x, to[(d + SIZE / 2) * KV_BLOCK] = (uint16_t)y;
+            }
+    }
+
+    __device__ __forceinline__ void put_value(const struct paged &a, int token, int kv, int at)
+    {
+        const int d = threadIdx.x % 32 / 4 * 8;
+        const uint4 x = *(const uint4 *)(joint_head(a, token, a.heads + a.kv_heads + kv) + d);
+        uint16_t *to = value_place(a, token, kv, 1);
+#pragma unroll
+        for (int s = 0; s < 4; s++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (at == 4 * s + i) v[s][i] = x;
+        if (to) *(uint4 *)(to + d) = x;
     }
 
     __device__ __forceinline__ void multiply_keys(float (&s)[8][4], const uint32_t (&q)[STEPS][4]) const
@@ -227,16 +317,18 @@ template <class type, int HALVES> struct walk {
             soften(a, s, half, it.position, key, w.top[half], w.sum[half]);
         multiply_values(w.out, s);
         if (more) load_values(a, it.position - next);
+        if (FRESH && more) load_own(a, it, kv, next);
     }
 };
 
-template <class type, int HALVES> __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
+template <class type, int HALVES, bool FRESH>
+__global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
 {
     __shared__ __align__(16) float room[WARPS][8 * HALVES][SIZE + CUDA_PAGED_STAT];
     const int warp = threadIdx.x / 32;
     next_may_begin();
     const struct work w = work_of(a, (int)blockIdx.x, row_words_of(a, item_of_work(a, (int)blockIdx.x)));
-    walk<type, HALVES> c;
+    walk<type, HALVES, FRESH> c;
     int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
     const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position;
     const int old = w.it.context - key;
@@ -244,13 +336,17 @@ template <class type, int HALVES> __global__ void __launch_bounds__(THREADS, 2) 
     await_previous();
     if (w.it.row < 0) blank(a, w);
     if (!some) return;
-    const int64_t at = ((int64_t)w.it.token * a.heads + w.head) * a.size;
+    const int64_t at = result_at(a, w);
     lines<HALVES> all;
     all.clear();
     if (mine) {
-        c.load_rest(a, old, w.it.position - key);
         uint32_t q[STEPS][4];
-        c.load_queries(a, at, w.heads, q);
+        if (FRESH) c.load_queries(a, w, q);
+        c.load_rest(a, w.it, w.kv, key);
+        if (FRESH)
+            c.turn_queries(a, w.it.token, q);
+        else
+            c.load_queries(a, w, q);
         for (int piece = w.from; piece < w.end && key <= w.it.position; piece++, key += CUDA_PAGED_PIECE) {
             lines<HALVES> chunk;
             c.meet(a, w.it, w.kv, key, piece + 1 < w.end, q, chunk);
@@ -268,12 +364,17 @@ template <class type, int HALVES> __global__ void __launch_bounds__(THREADS, 2) 
         if (d < a.size) put(a, at + l * a.size + d, join_warps(room[0][l], stride, a.size, d, a.scale2));
 }
 
-template <class type> int start_registers(const struct cuda_queue *queue, const struct paged &a)
+template <class type, bool FRESH> int start_decode(const struct cuda_queue *queue, const struct paged &a)
 {
     const int64_t works = decode_works(a);
-    int failed = a.group <= 8 ? launch(queue, decode<type, 1>, works, THREADS, 0, a)
-                              : launch(queue, decode<type, 2>, works, THREADS, 0, a);
+    int failed = a.group <= 8 ? launch(queue, decode<type, 1, FRESH>, works, THREADS, 0, a)
+                              : launch(queue, decode<type, 2, FRESH>, works, THREADS, 0, a);
     return failed ? failed : start_join(queue, a);
+}
+
+template <class type> int start_registers(const struct cuda_queue *queue, const struct paged &a)
+{
+    return a.joint ? start_decode<type, true>(queue, a) : start_decode<type, false>(queue, a);
 }
 
 } // namespace

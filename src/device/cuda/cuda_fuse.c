@@ -324,7 +324,9 @@ static int run_beside(const struct cuda_queue *queue, const struct kernel_call *
 
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
-    if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_puts(&calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_SPLIT3)
+        return count == 3 ? cuda_split3_attends(&calls[0], &calls[1], &calls[2])
+                          : cuda_split3_puts(&calls[0], &calls[1]);
     if (is_gated_adapter(calls)) return cuda_adapter_gates(&calls[0], &calls[1]);
     if (calls[0].op->kind == OP_ADAPTER_LINEAR) return fuses_beside(queue, calls, count);
     if (is_norm_of_adapters(calls, count)) return fuses_norm_of_adapters(queue, calls);
@@ -334,7 +336,9 @@ bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls,
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
-    if (calls[0].op->kind == OP_SPLIT3) return cuda_split3_put(queue, &calls[0], &calls[1]);
+    if (calls[0].op->kind == OP_SPLIT3)
+        return count == 3 ? cuda_split3_attend(queue, &calls[0], &calls[1], &calls[2])
+                          : cuda_split3_put(queue, &calls[0], &calls[1]);
     if (is_gated_adapter(calls)) return cuda_adapter_gated(queue, &calls[0], &calls[1]);
     if (calls[0].op->kind == OP_ADAPTER_LINEAR) return run_beside(queue, calls, count);
     if (is_norm_of_adapters(calls, count)) return run_norm_of_adapters(queue, calls);

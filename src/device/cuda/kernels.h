@@ -59,6 +59,11 @@ cuda_launch_many cuda_sumsq_many, cuda_adamw_many;
 bool cuda_split3_puts(const struct kernel_call *split, const struct kernel_call *put);
 int cuda_split3_put(const struct cuda_queue *queue, const struct kernel_call *split,
                     const struct kernel_call *put);
+/* Both and the attn_paged that reads their results as one launch, if cuda_split3_attends allows it. */
+bool cuda_split3_attends(const struct kernel_call *split, const struct kernel_call *put,
+                         const struct kernel_call *attn);
+int cuda_split3_attend(const struct cuda_queue *queue, const struct kernel_call *split,
+                       const struct kernel_call *put, const struct kernel_call *attn);
 /* adapter_linear and the gated unit whose `up` it makes as one launch, if cuda_adapter_gates allows it. */
 bool cuda_adapter_gates(const struct kernel_call *product, const struct kernel_call *glu);
 int cuda_adapter_gated(const struct cuda_queue *queue, const struct kernel_call *product,

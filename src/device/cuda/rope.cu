@@ -2,11 +2,13 @@
  * from joint rows of queries, keys and values to three tensors and, of gradients, back.
  *
  * Of few rows, when tokens are generated, keys and values go into their blocks in the same launch (tape/op.h, kv_put): between
- * two of the short kernels of a token the memory rests.
+ * two of the short kernels of a token the memory rests. Where attention follows and has a kernel for it, that does both
+ * (attention_paged_fresh.cuh).
  *
  * A joint row is all heads one after the other, [0, H) of q, [H, H + K) of k, then those of v. A thread keeps N
  * cosines and sines and turns the same N pairs of several heads with them; heads of v it only moves. */
 #include "device/cuda/move.cuh"
+#include "device/cuda/rotation.cuh"
 
 namespace
 {
@@ -43,12 +45,6 @@ template <class T> ON_GPU T *own_place(const parts<T> &p, int64_t r, int64_t h)
     h -= p.heads[0];
     bool value = h >= p.heads[1];
     return (value ? p.part[2] : p.part[1]) + (r * p.heads[1] + h - (value ? p.heads[1] : 0)) * p.size;
-}
-
-ON_GPU void turn_pair(float &x1, float &x2, float c, float s)
-{
-    float y1 = fmaf(-x2, s, x1 * c), y2 = fmaf(x1, s, x2 * c);
-    x1 = y1, x2 = y2;
 }
 
 template <class T, int N>
