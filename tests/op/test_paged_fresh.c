@@ -203,7 +203,7 @@ static void check(struct device *dev, const struct form *f, uint32_t seed)
     struct scene s = {.dev = dev, .random = seed};
     add_rows(&s, f), add_pool(&s, f), add_heads(&s, f), add_ops(&s, f);
     unsigned char *after[RUNS] = {run(&s, false), run(&s, true)};
-    same(&s, f, after, O), same(&s, f, after, POOL);
+    same(&s, f, after, POOL), same(&s, f, after, O);
     assert_memory_not_equal(after[0] + s.at[O], s.image + s.at[O], (size_t)tensor_bytes(&s.tensor[O]));
     free(after[0]);
     free(after[1]);

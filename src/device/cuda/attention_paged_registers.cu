@@ -226,7 +226,7 @@ template <class type, int HALVES, bool FRESH> struct walk {
 
     __device__ __forceinline__ void load_rest(const struct paged &a, const struct item &it, int kv, int key)
     {
-        const int old = it.context - key;
+        const int old = max(it.context - key, 0);
         if (FRESH) return load_own(a, it, kv, key);
         if (threadIdx.x % 32 / 4 * 8 + 8 > old) load_keys(a);
         if (threadIdx.x % 4 * KV_BLOCK + KV_BLOCK > old) load_values(a, it.position - key);
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode(const struct paged a)
     walk<type, HALVES, FRESH> c;
     int key = w.from * CUDA_PAGED_PIECE + warp * CHUNK;
     const bool some = w.it.row >= 0 && w.from < w.end, mine = some && key <= w.it.position;
-    const int old = w.it.context - key;
+    const int old = max(w.it.context - key, 0);
     if (mine) c.at = find_chunk(a, w.it, w.kv, key), c.load_old(a, old);
     await_previous();
     if (w.it.row < 0) blank(a, w);
