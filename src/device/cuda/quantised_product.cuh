@@ -71,7 +71,7 @@ struct pairing {
     float single[4], pair[4], four[4];
 };
 
-/* `sum` is a chain's; after the last chain of a warp it is that of all. */
+/* `sum` is that of chain `chain` of the warp's, from 0; after the last one it is that of all. */
 ON_GPU void add_chain(pairing &all, float (&sum)[4], int chain)
 {
 #pragma unroll
@@ -231,7 +231,7 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
                     if (!ends) continue;
                 }
                 if (W::chains > 1) {
-                    add_chain(all, sum[0][0], chain);
+                    add_chain(all, sum[0][0], chain - first_chain<W>());
                     if (chain + 1 < last)
 #pragma unroll
                         for (int i = 0; i < 4; i++) sum[0][0][i] = 0;
