@@ -21,6 +21,13 @@ static const struct pattern {
     bool inner;           /* the ties' results die in the run */
     bool omits;           /* the kernel omits the first tie's result if a later one has its bytes */
 } patterns[] = {
+    {4,
+     {OP_NORM, OP_LINEAR, OP_LINEAR, OP_GLU},
+     {{1, LINEAR_X, NORM_Y, .outlives = true},
+      {2, LINEAR_X, NORM_Y, .outlives = true},
+      {3, GLU_GATE, LINEAR_Y, .maker = 1},
+      {3, GLU_UP, LINEAR_Y, .maker = 2}},
+     true},
     {3, {OP_NORM, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, NORM_Y, false}, {2, LINEAR_X, NORM_Y, false}}, false},
     {3, {OP_GLU, OP_LINEAR, OP_LINEAR}, {{1, LINEAR_X, GLU_H, false}, {2, LINEAR_X, GLU_H, false}}, true},
     {3,
@@ -68,6 +75,18 @@ static bool same_bytes(const struct tape *tape, const struct layout *layout, int
            layout->offset[a] == layout->offset[b];
 }
 
+/* Only the run reads it. A result of the run that takes over its bytes is made by its last reader, and lengthens its life (layout.h). */
+static bool dies_in_run(const struct tape *tape, const struct layout *layout, const struct pattern *p,
+                        int begin, int made)
+{
+    int root = tape_root(tape, made);
+    if (layout->life[root].last < begin + p->count) return true;
+    for (const struct op *op = &tape->ops[begin]; op < &tape->ops[begin + p->count]; op++)
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (op->out[k] >= 0 && op->out[k] != root && layout->buffer[op->out[k]] == root) return true;
+    return false;
+}
+
 static bool is_tied(const struct tape *tape, const struct layout *layout, const struct pattern *p, int begin)
 {
     for (const struct tie *t = p->tie; t < p->tie + TIES && t->reader; t++) {
@@ -75,7 +94,7 @@ static bool is_tied(const struct tape *tape, const struct layout *layout, const 
         int made = t->shared ? maker->in[t->result] : maker->out[t->result];
         bool inner = p->inner && !t->outlives;
         if (!same_bytes(tape, layout, made, tape->ops[begin + t->reader].in[t->slot])) return false;
-        if (inner && layout->life[tape_root(tape, made)].last >= begin + p->count) return false;
+        if (inner && !dies_in_run(tape, layout, p, begin, made)) return false;
     }
     return true;
 }
@@ -87,16 +106,29 @@ static bool overlap(const struct tape *tape, const struct layout *layout, int a,
            layout->offset[b] < layout->offset[a] + tensor_bytes(x);
 }
 
-/* True if `writer` would overwrite an operand of `other`. A tensor that one hands to the other does not count. Neither does a
- * result of the first op that nobody reads: the kernel does not write it if another result needs its bytes; `omitted`, a root or -1, is another such result. */
+/* Roots of results that the kernel need not write, as only the run reads them. */
+struct unwritten {
+    int root[TIES], count;
+};
+
+static bool is_unwritten(const struct unwritten *u, int root)
+{
+    for (int i = 0; i < u->count; i++)
+        if (u->root[i] == root) return true;
+    return false;
+}
+
+/* True if `writer` would overwrite an operand of `other`. A tensor that one hands to the other does not count, nor one that is not written. Neither
+ * does a result of the first op that nobody reads: the kernel does not write it if another result needs its bytes. */
 static bool spoils(const struct tape *tape, const struct layout *layout, const struct op *writer,
-                   const struct op *other, int first, int omitted)
+                   const struct op *other, int first, const struct unwritten *unwritten)
 {
     for (int w = 0; w < OP_MAX_OUT; w++)
         for (int k = 0; k < OP_MAX_IN + OP_MAX_OUT && writer->out[w] >= 0; k++) {
             int out = writer->out[w], id = k < OP_MAX_IN ? other->in[k] : other->out[k - OP_MAX_IN];
             if (id < 0 || tape_root(tape, out) == tape_root(tape, id)) continue;
-            if (tape_root(tape, out) == omitted || tape_root(tape, id) == omitted) continue;
+            if (is_unwritten(unwritten, tape_root(tape, out)) || is_unwritten(unwritten, tape_root(tape, id)))
+                continue;
             bool unread = k >= OP_MAX_IN && (layout->life[tape_root(tape, id)].last == first ||
                                              layout->life[tape_root(tape, out)].last == first);
             if (!unread && overlap(tape, layout, out, id)) return true;
@@ -104,21 +136,46 @@ static bool spoils(const struct tape *tape, const struct layout *layout, const s
     return false;
 }
 
-/* The result that the kernel may omit, as only the run reads it; -1: none. */
-static int omitted_of(const struct tape *tape, const struct layout *layout, const struct pattern *p,
-                      int begin)
+/* Invariants 3 and 4. */
+static struct unwritten unwritten_of(const struct tape *tape, const struct layout *layout,
+                                     const struct pattern *p, int begin)
 {
-    int root = p->omits ? tape_root(tape, tape->ops[begin].out[p->tie[0].result]) : -1;
-    return root >= 0 && layout->life[root].last < begin + p->count ? root : -1;
+    struct unwritten u = {0};
+    for (const struct tie *t = p->tie; t < p->tie + TIES && t->reader; t++) {
+        int made = tape->ops[begin + t->maker].out[t->result];
+        bool omits = p->omits && t == p->tie, inner = p->inner && !t->outlives && !t->shared;
+        if ((omits || inner) && dies_in_run(tape, layout, p, begin, made))
+            u.root[u.count++] = tape_root(tape, made);
+    }
+    return u;
 }
 
 static bool is_safe(const struct tape *tape, const struct layout *layout, const struct pattern *p, int begin)
 {
-    int end = begin + p->count, omitted = omitted_of(tape, layout, p, begin);
-    for (int i = begin; i < end; i++)
+    struct unwritten unwritten = unwritten_of(tape, layout, p, begin);
+    for (int i = begin, end = begin + p->count; i < end; i++)
         for (int k = begin; k < end; k++)
-            if (i != k && spoils(tape, layout, &tape->ops[i], &tape->ops[k], begin, omitted)) return false;
+            if (i != k && spoils(tape, layout, &tape->ops[i], &tape->ops[k], begin, &unwritten)) return false;
     return true;
+}
+
+static int64_t rows_of(const struct tape *tape, int id)
+{
+    const struct tensor *t = &tape->tensors[id];
+    return tensor_count(t) / t->dim[t->ndim - 1];
+}
+
+/* A norm of few rows, and a gated unit of two products with weights in blocks that read it. */
+static bool gates_products(const struct tape *tape, int begin)
+{
+    const struct op *op = &tape->ops[begin];
+    int end = begin < tape->loop_end ? tape->loop_end : tape->nops;
+    if (begin + 4 > end || op[0].kind != OP_NORM || op[1].kind != OP_LINEAR_Q || op[2].kind != OP_LINEAR_Q ||
+        op[3].kind != OP_GLU)
+        return false;
+    int x = tape_root(tape, op[0].out[NORM_Y]);
+    return rows_of(tape, op[0].out[NORM_Y]) <= FUSE_FEW_ROWS && x == tape_root(tape, op[1].in[LINEAR_X]) &&
+           x == tape_root(tape, op[2].in[LINEAR_X]);
 }
 
 /* Queries, keys and values of few rows that one kernel splits, keeps and attends with. */
@@ -137,6 +194,7 @@ int fuse_kept_apart(const struct tape *tape, int begin)
 {
     const struct op *first = &tape->ops[begin];
     if (attends_split(tape, begin)) return begin + 3;
+    if (gates_products(tape, begin)) return begin + 4;
     if (first->kind != OP_NORM && first->kind != OP_GLU) return begin + 1;
     if (first->attr.layer_norm || first->attr.joint) return begin + 1;
     int made = tape_root(tape, first->out[first->kind == OP_NORM ? (int)NORM_Y : (int)GLU_H]),

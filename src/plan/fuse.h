@@ -20,7 +20,7 @@
 #include "plan/layout.h"
 
 /* The longest pattern. */
-enum { FUSE_MOST = 3 };
+enum { FUSE_MOST = 4 };
 
 /* Returns true if the device has one kernel for ops [begin, begin + count). */
 typedef bool fuse_can(void *arg, int begin, int count);
@@ -30,7 +30,7 @@ enum { FUSE_FEW_ROWS = 8 };
 
 /* The index after the longest run from op `begin` on whose bytes layouts keep apart, for the run is worth more than they are (layout.h): a norm
  * or a gated unit and the linear_f8s that read its result; of few rows, the split of queries, keys and values, keeping the latter two and
- * attention. begin + 1: none. */
+ * attention; and a norm, two linear_qs and the gated unit of both. begin + 1: none. */
 int fuse_kept_apart(const struct tape *tape, int begin);
 
 /* The index after the longest fused run that begins at op `begin` and ends no later than `end`; begin + 1:

@@ -26,6 +26,12 @@ foreach(source IN LISTS cu_sources)
   endif()
 endforeach()
 
+# Headers are named, too, so that what includes one is compiled in the same build.
+foreach(header IN LISTS cu_headers)
+  get_filename_component(name "${header}" NAME)
+  list(APPEND made "${translated}/device/cuda/${name}")
+endforeach()
+
 # Only what changed is written anew.
 set(stamp "${CMAKE_CURRENT_BINARY_DIR}/cuda_on_cpu/translated")
 add_custom_command(OUTPUT "${stamp}" BYPRODUCTS ${made}

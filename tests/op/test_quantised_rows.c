@@ -61,11 +61,10 @@ static int add(struct scene *s, enum dtype type, enum tensor_class cls, int64_t 
     return id;
 }
 
-/* Lines of two types, so that one op is two launches where types have kernels of their own. */
-static int add_weight(struct scene *s, int first, int second, int64_t k, struct op_attr *attr)
+/* The lines that attr says. */
+static int add_lines(struct scene *s, int64_t k, struct op_attr *attr)
 {
     struct quantised_part p;
-    attr->lines[0] = (struct op_lines){first, LINES - 24}, attr->lines[1] = (struct op_lines){second, 24};
     int id = add(s, DT_U8, CLASS_PARAM, 1, quantised_bytes(attr, k));
     unsigned char *rows = malloc((size_t)(PANEL_LINES * k * 2));
     assert_non_null(rows);
@@ -84,6 +83,13 @@ static int add_weight(struct scene *s, int first, int second, int64_t k, struct 
         }
     free(rows);
     return id;
+}
+
+/* Lines of two types, so that one op is two launches where types have kernels of their own. */
+static int add_weight(struct scene *s, int first, int second, int64_t k, struct op_attr *attr)
+{
+    attr->lines[0] = (struct op_lines){first, LINES - 24}, attr->lines[1] = (struct op_lines){second, 24};
+    return add_lines(s, k, attr);
 }
 
 static struct op linear_q(int x, int w, int y, const struct op_attr *attr)
@@ -143,8 +149,8 @@ static struct kernel_call call_of(struct scene *s, const struct op *op, struct t
 /* Runs the ops over rows [first, first + rows), op by op or at once. False: the device does not run them at once. */
 static bool run(struct scene *s, const struct op *ops, int count, int64_t first, int64_t rows, bool at_once)
 {
-    static struct tensor cut[3][OP_MAX_IN + OP_MAX_OUT];
-    struct kernel_call calls[3];
+    static struct tensor cut[4][OP_MAX_IN + OP_MAX_OUT];
+    struct kernel_call calls[4];
     size_t work = s->bytes;
     for (int i = 0; i < count; i++) {
         calls[i] = call_of(s, &ops[i], cut[i], first, rows, work);
@@ -183,6 +189,42 @@ static void open_scene(struct scene *s, struct device *dev)
 
 static const int types[] = {BLOCK_Q8_0, BLOCK_Q4_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K, F8};
 enum { TYPES = sizeof types / sizeof *types };
+
+/* How many warps have a panel of 16 lines to share follows from how many panels a multiprocessor has: 8, 4, 2 and 1 on this device. */
+static void rows_do_not_know_how_work_is_shared_out(void **state)
+{
+    /* A CPU that stands for a card has 4 multiprocessors, a card a hundred and more. */
+    static const int64_t sizes[2][4] = {{48, 160, 400, 600}, {48, 6000, 12000, 20000}};
+    static uint16_t all[8 * 20000], one[20000];
+#if defined(PLIMSOLL_CUDA_ON_CPU)
+    const int64_t *lines = sizes[0];
+#else
+    const int64_t *lines = sizes[op_device_is_card()];
+#endif
+    for (int t = 0; t < TYPES - 1; t++)
+        for (int i = 0; i < 4; i++) {
+            /* One chunk; some chains; all chains, some of two chunks. */
+            static const int64_t k[] = {2304, 256, 1280, 2048};
+            struct scene s;
+            struct op_attr attr = {.lines = {{types[t], (int)lines[i]}}};
+            open_scene(&s, *state);
+            int x = add(&s, DT_BF16, CLASS_ACT, ROWS, k[(i + t) % 4]),
+                y = add(&s, DT_BF16, CLASS_ACT, ROWS, lines[i]);
+            struct op op = linear_q(x, add_lines(&s, k[(i + t) % 4], &attr), y, &attr);
+            restore(&s);
+            run(&s, &op, 1, 0, 64, false); /* in larger tiles all warps share a panel */
+            read_rows(&s, y, 0, 8, all);
+            for (int64_t rows = 1; rows <= 8; rows += 7) {
+                restore(&s);
+                run(&s, &op, 1, 0, rows, false);
+                read_rows(&s, y, rows - 1, 1, one);
+                if (memcmp(one, all + (rows - 1) * lines[i], (size_t)lines[i] * sizeof *one))
+                    fail_msg("%s, %lld lines of %lld: %lld rows have other bits than 64", type_name(types[t]),
+                             (long long)lines[i], (long long)k[(i + t) % 4], (long long)rows);
+            }
+            free(s.image);
+        }
+}
 
 static void rows_do_not_know_each_other(void **state)
 {
@@ -276,6 +318,48 @@ static void ops_at_once_are_ops_one_by_one(void **state)
     if (!seen) skip(); /* a CPU runs op by op */
 }
 
+/* A norm, two products and their gated unit, which alone is written: whole panels and not, one panel of a block's warps and several. */
+static void a_gated_unit_is_made_with_its_products(void **state)
+{
+    static const struct {
+        int64_t lines, k;
+    } sizes[] = {{48, 256}, {24, 2048}, {1000, 512}, {9216, 256}};
+    static uint16_t single[9216], fused[9216];
+    int seen = 0;
+    for (int t = 0; t < TYPES - 1; t++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            struct scene s;
+            struct op ops[4] = {tape_op(OP_NORM, -1), {0}, {0}, tape_op(OP_GLU, -1)};
+            const int64_t k = sizes[i].k, lines = sizes[i].lines;
+            open_scene(&s, *state);
+            int a = add(&s, DT_BF16, CLASS_ACT, 1, k), w = add(&s, DT_BF16, CLASS_PARAM, 1, k),
+                stat = add(&s, DT_F32, CLASS_ACT, 1, 1), x = add(&s, DT_BF16, CLASS_ACT, 1, k),
+                h = add(&s, DT_BF16, CLASS_ACT, 1, lines), y[2];
+            s.t[w].ndim = 1, s.t[w].dim[0] = k;
+            ops[0].attr.eps = 1e-5f, ops[3].attr.activation = ACTIVATION_SILU;
+            ops[0].in[NORM_X] = a, ops[0].in[NORM_W] = w, ops[0].out[NORM_Y] = x,
+            ops[0].out[NORM_STAT] = stat;
+            for (int n = 0; n < 2; n++) {
+                struct op_attr attr = {.lines = {{types[t], (int)lines}}};
+                y[n] = add(&s, DT_BF16, CLASS_ACT, 1, lines);
+                ops[1 + n] = linear_q(x, add_lines(&s, k, &attr), y[n], &attr);
+            }
+            ops[3].in[GLU_GATE] = y[0], ops[3].in[GLU_UP] = y[1], ops[3].out[GLU_H] = h;
+            restore(&s);
+            bool runs = run(&s, ops, 4, 0, 1, true);
+            if (runs) read_rows(&s, h, 0, 1, fused);
+            restore(&s);
+            if (runs) assert_true(run(&s, ops, 3, 0, 1, true));
+            run(&s, ops + 3, 1, 0, 1, false);
+            read_rows(&s, h, 0, 1, single);
+            if (runs) check_close(single, fused, lines, true, type_name(types[t]), 1);
+            seen += runs;
+            free(s.image);
+        }
+    if (!seen) skip(); /* a CPU runs op by op */
+    assert_int_equal(seen, (TYPES - 1) * (sizeof sizes / sizeof *sizes));
+}
+
 /* Two rows and the weights under way fill the shared memory of a card of 8.9 or 9.0 to the last byte: the kernel has variables of its own there. */
 static void wide_rows_leave_room(void **state)
 {
@@ -309,7 +393,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_do_not_know_each_other),
+        cmocka_unit_test(rows_do_not_know_how_work_is_shared_out),
         cmocka_unit_test(ops_at_once_are_ops_one_by_one),
+        cmocka_unit_test(a_gated_unit_is_made_with_its_products),
         cmocka_unit_test(wide_rows_leave_room),
     };
     return cmocka_run_group_tests(tests, op_device_open, op_device_close);

@@ -319,6 +319,33 @@ static void test_adapters_go_with_the_gated_unit_they_are_for(void **state)
     assert_int_equal(end_of(0), 1);
 }
 
+/* The unit lies on its gate, which is not written. */
+static void test_a_gated_unit_is_made_with_its_products(void **state)
+{
+    (void)state;
+    int y = norm(given());
+    linear_of(OP_LINEAR_Q, y), linear_of(OP_LINEAR_Q, y);
+    for (int i = 1; i < 3; i++) tape.tensors[tape.ops[i].out[LINEAR_Y]].flags = 0;
+    int h = glu(tape.ops[1].out[LINEAR_Y], tape.ops[2].out[LINEAR_Y]);
+    linear_of(OP_LINEAR_Q, h);
+    lay_out();
+    assert_int_equal(fuse_kept_apart(&tape, 0), 4);
+    assert_int_equal(layout.offset[h], layout.offset[tape.ops[1].out[LINEAR_Y]]);
+    assert_int_equal(end_of(0), 4);
+    limit = 3;
+    assert_int_equal(end_of(0), 3);
+}
+
+static void test_products_that_are_read_later_are_gated_by_themselves(void **state)
+{
+    (void)state;
+    int y = norm(given());
+    linear_of(OP_LINEAR_Q, y), linear_of(OP_LINEAR_Q, y); /* the caller reads them */
+    linear_of(OP_LINEAR_Q, glu(tape.ops[1].out[LINEAR_Y], tape.ops[2].out[LINEAR_Y]));
+    lay_out();
+    assert_int_equal(end_of(0), 3);
+}
+
 static int heads_of(int64_t tokens, int64_t count)
 {
     int id = tensor(CLASS_ACT, 0, 1, tokens);
@@ -396,6 +423,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_adapters_go_with_the_product_beside_them, begin, end),
         cmocka_unit_test_setup_teardown(test_a_norm_goes_with_adapters_and_their_product, begin, end),
         cmocka_unit_test_setup_teardown(test_adapters_go_with_the_gated_unit_they_are_for, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_gated_unit_is_made_with_its_products, begin, end),
+        cmocka_unit_test_setup_teardown(test_products_that_are_read_later_are_gated_by_themselves, begin,
+                                        end),
         cmocka_unit_test_setup_teardown(test_heads_are_split_where_attention_needs_them, begin, end),
         cmocka_unit_test_setup_teardown(test_many_heads_are_split_by_themselves, begin, end),
         cmocka_unit_test_setup_teardown(test_queries_that_are_read_later_are_split_by_themselves, begin, end),

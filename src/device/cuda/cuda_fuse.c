@@ -322,8 +322,33 @@ static int run_beside(const struct cuda_queue *queue, const struct kernel_call *
     return code ? code : (int)cudaStreamWaitEvent(queue->stream, queue->joined, 0);
 }
 
+/* --- a gated unit of two products ------------------------------------------------------------------------ */
+
+static bool makes_gated(const struct kernel_call *calls, int count)
+{
+    return count == 4 && calls[3].op->kind == OP_GLU;
+}
+
+static struct cuda_q_product gated_of(const struct kernel_call *calls)
+{
+    struct cuda_q_product q = quantised_of(calls, 3);
+    q.gated = calls[3].out[GLU_H];
+    return q;
+}
+
+static bool fuses_gated(const struct cuda_queue *queue, const struct kernel_call *calls)
+{
+    const struct op_attr *attr = &calls[3].op->attr;
+    bool both = calls[1].op->kind == OP_LINEAR_Q && calls[2].op->kind == OP_LINEAR_Q;
+    if (!both || attr->activation != ACTIVATION_SILU || attr->joint || !fuses_quantised(queue, calls, 3))
+        return false;
+    struct cuda_q_product q = gated_of(calls);
+    return cuda_quantised_gates(queue, &q);
+}
+
 bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
+    if (makes_gated(calls, count)) return fuses_gated(queue, calls);
     if (calls[0].op->kind == OP_SPLIT3)
         return count == 3 ? cuda_split3_attends(&calls[0], &calls[1], &calls[2])
                           : cuda_split3_puts(&calls[0], &calls[1]);
@@ -336,6 +361,10 @@ bool cuda_fuses(const struct cuda_queue *queue, const struct kernel_call *calls,
 
 int cuda_fused(const struct cuda_queue *queue, const struct kernel_call *calls, int count)
 {
+    if (makes_gated(calls, count)) {
+        struct cuda_q_product q = gated_of(calls);
+        return cuda_quantised_multiply(queue, &q);
+    }
     if (calls[0].op->kind == OP_SPLIT3)
         return count == 3 ? cuda_split3_attend(queue, &calls[0], &calls[1], &calls[2])
                           : cuda_split3_put(queue, &calls[0], &calls[1]);

@@ -1,5 +1,5 @@
 /* cuda_fuse.h - patterns of plan/fuse.h that run as one launch. For few rows: a norm or a gated unit with the linears that
- * read it, two linears of the same rows, and the split of queries, keys and values with writing keys and values to blocks, and with attention. For adapters in
+ * read it, for one row with weights in blocks also the gated unit of two such linears, two linears of the same rows, and the split of queries, keys and values with writing keys and values to blocks, and with attention. For adapters in
  * training: a narrow product with the scale after it, and the gradient of both together with the weight's, which reads dy once. For adapters
  * of rows: the second product with the gated unit that it is for; their products and the model's next product are not one launch, but run side by side.
  *

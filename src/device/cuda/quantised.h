@@ -31,6 +31,8 @@ struct cuda_q_product {
     bool plus_one;
     struct cuda_q_part part[CUDA_Q_PARTS];
     int parts;
+    void *
+        gated; /* [rows,m]: the gated unit of both parts' y, which are not written (cuda_quantised_gates); NULL: none */
     const int32_t *ends; /* experts: where each one's rows end; NULL: every row meets all parts */
     int64_t experts, expert_bytes;
     void *work; /* the first linear's, as cuda_workspace says */
@@ -38,6 +40,9 @@ struct cuda_q_product {
 
 /* At most CUDA_Q_ROWS rows, or any number of experts' rows. */
 int cuda_quantised_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q);
+
+/* True if one launch makes the gated unit of two parts, a gate and what it lets through. */
+bool cuda_quantised_gates(const struct cuda_queue *queue, const struct cuda_q_product *q);
 
 /* Products of parts of one block type, for cuda_quantised_multiply. x is rounded to scratch already, unless cuda_q_in_shared says that
  * every block of threads rounds it for itself. */

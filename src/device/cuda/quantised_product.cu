@@ -52,6 +52,15 @@ static int multiply_parts(const struct cuda_queue *queue, const struct cuda_q_pr
 
 } // namespace
 
+/* A long row leaves too little shared memory for weights. */
+extern "C" bool cuda_quantised_gates(const struct cuda_queue *queue, const struct cuda_q_product *q)
+{
+    const struct cuda_q_part *gate = &q->part[0], *up = &q->part[1];
+    return q->parts == 2 && !q->ends && gate->type == up->type && gate->lines == gate->m &&
+           up->lines == gate->m && up->m == gate->m && !gate->bias && !gate->add && !up->bias && !up->add &&
+           q->k <= 16384 && cuda_q_in_shared(queue->warpgroups, q->type, q->rows, q->k);
+}
+
 extern "C" int cuda_quantised_multiply(const struct cuda_queue *queue, const struct cuda_q_product *q)
 {
     if (q->rows == 0) return 0;

@@ -16,7 +16,7 @@
 #pragma once
 
 #include "device/cuda/overlap.cuh"
-#include "device/cuda/quantised_items.cuh"
+#include "device/cuda/quantised_gated.cuh"
 #include "device/cuda/quantised_one.cuh"
 
 namespace
@@ -211,7 +211,7 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
             pairing all;
             if (p.q.ends) copy_first<B>(p, copy, number);
             if (!alike) ready = false;
-            load_addends<W>(p, it, early);
+            if (!W::gated) load_addends<W>(p, it, early);
             for (int chain = first_chain<W>(), c = first_chunk<W>(p), last = chain + W::chains;
                  chain < last;) {
                 if (chain < p.chunks) {
@@ -240,7 +240,11 @@ template <int TYPE, class W> __global__ void __launch_bounds__(THREADS, W::wante
             }
             if (W::one) gather_one(sum[0][0]);
             if (W::warps > 1 && W::sum_places == 1) item_barrier<W>();
-            put_results<B, W>(p, it, (float *)(sums + round % W::sum_places * W::sums), sum, early);
+            float *pool = (float *)(sums + round % W::sum_places * W::sums);
+            if constexpr (W::gated)
+                put_gated<B, W>(p, it, pool, sum[0][0]);
+            else
+                put_results<B, W>(p, it, pool, sum, early);
         }
     }
 }
@@ -328,6 +332,15 @@ template <int TYPE, bool ONE> static int run_shared(const struct cuda_queue *que
                                : run<TYPE, way<1, 1, 1, true, ONE>>(queue, p);
 }
 
+/* Likewise, but never all warps for a panel: its gate is in the same block of threads. */
+template <int TYPE> static int run_gated(const struct cuda_queue *queue, const problem &p)
+{
+    const int64_t panels = panels_of(p), warps = 2 * WARPS * queue->sms;
+    if (panels * 4 <= warps) return run<TYPE, way<1, 1, 4, true, true, true>>(queue, p);
+    return panels * 2 <= warps ? run<TYPE, way<1, 1, 2, true, true, true>>(queue, p)
+                               : run<TYPE, way<1, 1, 1, true, true, true>>(queue, p);
+}
+
 /* Up to a tile of rows. */
 template <int TYPE> static int run_few(const struct cuda_queue *queue, const problem &p)
 {
@@ -348,6 +361,7 @@ template <int TYPE, int TILES> static int run_tiles(const struct cuda_queue *que
 template <int TYPE> static int multiply_type(const struct cuda_queue *queue, const struct cuda_q_product *q)
 {
     const problem p = problem_of(queue, q);
+    if (q->gated) return run_gated<TYPE>(queue, p);
     const int64_t rows = p.q.ends ? parts_of(p.q.rows, p.q.experts) : p.q.rows;
     if (rows <= TILE) return run_few<TYPE>(queue, p);
     if (rows <= 2 * TILE) return run_tiles<TYPE, 2>(queue, p);

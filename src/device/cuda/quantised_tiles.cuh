@@ -46,17 +46,21 @@ static problem problem_of(const struct cuda_queue *queue, const struct cuda_q_pr
     return p;
 }
 
-/* How a kernel works: tiles of rows, panels of an item, warps that share it, x in shared memory, one row (quantised_one.cuh). */
-template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED, bool ONE_ROW = false> struct way {
+/* How a kernel works: tiles of rows, panels of an item, warps that share it, x in shared memory, one row (quantised_one.cuh), of which a gated
+ * unit is made (quantised_gated.cuh). */
+template <int TILE_COUNT, int PANEL_COUNT, int WARP_COUNT, bool X_SHARED, bool ONE_ROW = false,
+          bool GATED = false>
+struct way {
     static constexpr int tiles = TILE_COUNT, panels = PANEL_COUNT, warps = WARP_COUNT;
-    static constexpr bool shared = X_SHARED, one = ONE_ROW;
+    static constexpr bool shared = X_SHARED, one = ONE_ROW, gated = GATED;
     template <class B> static constexpr int prepared = one ? 0 : B::prepared;
     static constexpr int chains = CHAINS / warps;     /* of a warp */
     static constexpr int step = shared ? 4 : 1;       /* blocks of x that are loaded together */
     static constexpr int wanted = tiles == 8 ? 1 : 2; /* blocks of threads on a multiprocessor */
     /* Sums of warps in shared memory; no bank meets two lanes. */
-    static constexpr int stride = LINES * panels + 4,
-                         sums = warps == 1 ? 0 : WARPS * tiles * TILE * stride * 4;
+    static constexpr int stride = LINES * panels + 4, sums = gated        ? WARPS * LINES * 4
+                                                             : warps == 1 ? 0
+                                                                          : WARPS * tiles * TILE * stride * 4;
     static constexpr int sum_places = tiles <= 2 ? 2 : 1; /* two in turn: one barrier less */
 };
 
