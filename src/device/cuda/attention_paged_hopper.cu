@@ -42,26 +42,26 @@ ON_GPU void load_fragments(uint32_t (&q)[width / 16][4], const struct paged &a, 
     }
 }
 
-/* c[64][8 tiles] (+)= F X for 16 rows X of a tile, which is in blocks of 64 columns, `block` bytes each. */
+/* c[64][8 tiles] (+)= F X for the 16 rows X from row 16 n on of a tile, named by wgmma_tile. */
 template <class type, int tiles>
-ON_GPU void multiply_turned(float (&c)[1][tiles][4], const uint32_t (&f)[4], uint32_t rows, int block,
-                            bool add)
+ON_GPU void multiply_turned(float (&c)[1][tiles][4], const uint32_t (&f)[4], uint64_t tile, int n, bool add)
 {
     static_assert(tiles == 8 || tiles == 16, "one instruction");
+    const uint64_t rows = tile & ~(uint64_t)0xffffffff | (uint32_t)tile + n * (2048 >> 4); /* no carry */
     if constexpr (tiles == 8)
-        wgmma<type>::turned(c[0], f, wgmma_tile(rows), add);
+        wgmma<type>::turned(c[0], f, rows, add);
     else
-        wgmma<type>::turned128(c[0], f, wgmma_tile(rows, block), add);
+        wgmma<type>::turned128(c[0], f, rows, add);
 }
 
 /* s[64][STEP] = Q K. */
 template <class type, int width, int tiles>
 ON_GPU void begin_scores(float (&s)[1][tiles][4], const uint32_t (&q)[width / 16][4], uint32_t keys)
 {
+    const uint64_t tile = wgmma_tile(keys, width * 128);
     wgmma_begin();
 #pragma unroll
-    for (int n = 0; n < width / 16; n++)
-        multiply_turned<type>(s, q[n], keys + n * 2048, width * 128, n > 0);
+    for (int n = 0; n < width / 16; n++) multiply_turned<type>(s, q[n], tile, n, n > 0);
     wgmma_commit();
 }
 
@@ -69,10 +69,10 @@ ON_GPU void begin_scores(float (&s)[1][tiles][4], const uint32_t (&q)[width / 16
 template <class type, int step, int tiles>
 ON_GPU void begin_sums(float (&out)[1][tiles][4], const uint32_t (&p)[step / 16][4], uint32_t values)
 {
+    const uint64_t tile = wgmma_tile(values, step * 128);
     wgmma_begin();
 #pragma unroll
-    for (int n = 0; n < step / 16; n++)
-        multiply_turned<type>(out, p[n], values + n * 2048, step * 128, true);
+    for (int n = 0; n < step / 16; n++) multiply_turned<type>(out, p[n], tile, n, true);
     wgmma_commit();
 }
 
