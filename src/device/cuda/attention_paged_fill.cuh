@@ -14,19 +14,30 @@ extern "C" {
 namespace
 {
 
-/* Which block of the pool has block lane % BLOCKS of step i; 0 where there is none. */
+/* Where block lane % STEP_BLOCKS of step i begins in the pool, in units; 0 where there is none. A head's keys in a block are a multiple of
+ * a unit wherever warpgroups are used, and 32 bits of them are more than a card has. */
+enum { UNIT = 64 }; /* bytes */
+
 template <class cut>
-ON_GPU int look_up(const struct paged &a, const struct lines &t, const struct span_of_keys &k, int i)
+ON_GPU uint32_t look_up(const struct paged &a, const struct lines &t, const struct span_of_keys &k, int i)
 {
     const int key = k.first + i * cut::STEP + threadIdx.x % cut::STEP_BLOCKS * KV_BLOCK;
-    return key <= k.last ? a.blocks[(int64_t)t.row * a.reach + key / KV_BLOCK] : 0;
+    const uint32_t block = (uint32_t)(a.block / (UNIT / cut::ELEMENT));
+    return key <= k.last ? a.blocks[(int64_t)t.row * a.reach + key / KV_BLOCK] * block : 0;
+}
+
+/* `from`, which is in block 0, in block b of look_up's step. */
+template <class T> ON_GPU const T *in_block(const T *from, uint32_t step, int b)
+{
+    return (const T *)((const char *)from + (uint64_t)__shfl_sync(0xffffffffu, step, b) * UNIT);
 }
 
 /* --- 16 bits ------------------------------------------------------------------------------------------------ */
 
 /* Starts copying the keys from `key` on. mine: of look_up. WHOLE: all keys of the step are there, and heads are as wide as tiles. */
 template <class cut, int width, bool WHOLE>
-ON_GPU void copy_keys(const struct paged &a, const struct lines &t, uint32_t to, int mine, int key, int last)
+ON_GPU void copy_keys(const struct paged &a, const struct lines &t, uint32_t to, uint32_t mine, int key,
+                    int last)
 {
     const int thread = threadIdx.x % WG_THREADS, d = thread / 2; /* two pieces to an element of 16 keys */
     const uint16_t *from = (const uint16_t *)a.pool + paged_at(a, 0, t.kv) + thread * 8;
@@ -34,20 +45,20 @@ ON_GPU void copy_keys(const struct paged &a, const struct lines &t, uint32_t to,
 #pragma unroll
     for (int b = 0; b < cut::STEP_BLOCKS; b++) {
         const bool block = WHOLE || key + b * KV_BLOCK <= last;
-        const uint16_t *at = from + __shfl_sync(0xffffffffu, mine, b) * a.block;
+        const uint16_t *at = in_block(from, mine, b);
         const uint32_t piece = to + b / 4 * (width * 128) + ((b % 4 * 2 + thread % 2) ^ d % 8) * 16;
 #pragma unroll
         for (int n = 0; n < width / 64; n++) {
             const bool have = block && (WHOLE || d + n * 64 < a.size);
-            copy16(piece + n * 64 * 128, have ? at + n * 64 * KV_BLOCK : (const uint16_t *)a.pool, have);
+            copy16(piece + n * 64 * 128, at + n * 64 * KV_BLOCK, have);
         }
     }
 }
 
 /* Likewise their values. */
 template <class cut, int width, bool WHOLE>
-ON_GPU void copy_values(const struct paged &a, const struct lines &t, uint32_t to, int mine, int key,
-                        int last)
+ON_GPU void copy_values(const struct paged &a, const struct lines &t, uint32_t to, uint32_t mine,
+                        int key, int last)
 {
     const int pieces = width / 8, thread = threadIdx.x % WG_THREADS, r = thread / pieces, p = thread % pieces;
     const int size = WHOLE ? width : a.size, rows = WG_THREADS / pieces; /* rows at once: a multiple of 8 */
@@ -56,11 +67,11 @@ ON_GPU void copy_values(const struct paged &a, const struct lines &t, uint32_t t
     to += p / 8 * (cut::STEP * 128) + r * 128 + ((p ^ r) % 8) * 16;
 #pragma unroll
     for (int b = 0; b < cut::STEP_BLOCKS; b++) {
-        const uint16_t *at = from + __shfl_sync(0xffffffffu, mine, b) * a.block;
+        const uint16_t *at = in_block(from, mine, b);
 #pragma unroll
         for (int n = 0; n < KV_BLOCK; n += rows) {
             const bool have = WHOLE || (key + b * KV_BLOCK + n + r <= last && p * 8 < size);
-            copy16(to + (b * KV_BLOCK + n) * 128, have ? at + n * size : (const uint16_t *)a.pool, have);
+            copy16(to + (b * KV_BLOCK + n) * 128, at + n * size, have);
         }
     }
 }
@@ -81,9 +92,10 @@ ON_GPU void fill_copies(const struct paged &a, const struct lines &t, struct rin
         copy_wait<LAG>();
         oldest.announce(), oldest.move_on(), open--;
     };
-    int before = 0, mine = look_up<cut>(a, t, k, 0);
+    uint32_t before = 0, mine = look_up<cut>(a, t, k, 0);
     for (int i = 0; i <= k.steps; i++) {
-        const int next = look_up<cut>(a, t, k, i + 1), key = k.first + i * cut::STEP;
+        const uint32_t next = look_up<cut>(a, t, k, i + 1);
+        const int key = k.first + i * cut::STEP;
         const bool wide = a.size == width;
         if (i < k.steps) {
             to.await_empty();
@@ -130,17 +142,21 @@ template <class cut, int width, class CODES> struct code_stream {
         PIECES = cut::STEP * width / 16 / WG_THREADS, /* of a tile, for each thread */
         ROUND = 2 * PIECES,                           /* keys of a step and values of the one before */
         AHEAD = cut::AHEAD,
+        GROUP = AHEAD / 2,                     /* pieces that are waited for at a time */
         BLOCKS_EACH = WG_THREADS / width,      /* of keys, that all threads have pieces of at a time */
         ROWS_EACH = WG_THREADS / (width / 16), /* likewise keys whose values */
         SCALES = cut::STEP / 32,               /* of a lane */
     };
     static_assert(ROUND % AHEAD == 0, "a piece always has the same place");
+    static_assert(PIECES % GROUP == 0 && ROWS_EACH % 8 == 0, "as pieces are counted and swizzled");
     const struct paged &a;
     const struct span_of_keys k;
-    const char *heads; /* the head's place in block 0 */
-    char *own;         /* scales of the tile that the warp works on */
-    char *codes;       /* the thread's first piece */
-    int thread, lane, d, row, e;
+    const char *heads;     /* the head's place in block 0 */
+    char *own;             /* scales of the tile that the warp works on */
+    char *codes;           /* the thread's first piece */
+    int lane, d, b;        /* of keys: the element, and which block of BLOCKS_EACH */
+    int row, e;            /* of values: which key of ROWS_EACH, and sixteenth of its elements */
+    uint32_t keys, values; /* where its first pieces lie in tiles */
 
     /* pool: of tiles. */
     __device__ __forceinline__ code_stream(const struct paged &call, const struct lines &t, char *pool)
@@ -151,50 +167,42 @@ template <class cut, int width, class CODES> struct code_stream {
     /* What a thread has of tiles; found again for each of them, because registers are short. */
     __device__ __forceinline__ void find_places(char *pool)
     {
-        thread = thread_again() % WG_THREADS, lane = thread % 32, d = thread % width;
+        const unsigned thread = (unsigned)thread_again() % WG_THREADS, at = thread % (width / 8);
+        lane = thread % 32, d = thread % width, b = thread / width;
         own = pool + cut::OWN_AT + thread / 32 * (cut::STEP * 4);
         codes = pool + cut::CODES_AT + thread * 16;
         /* Eight neighbours have four pieces of each of two rows, and write to different banks. */
-        const int at = thread % (width / 8);
         row = thread / (width / 8) * 2 + at / 4 % 2;
         e = at % 4 + 4 * ((at / 8 + at / 4) % (width / 64));
+        keys = d * 128 + ((b * 2) ^ d % 8) * 16;
+        values = e / 4 * (cut::STEP * 128) + row * 128 + ((e % 4 * 2) ^ row % 8) * 16;
     }
     __device__ __forceinline__ int key_of(int step) const { return k.first + step * cut::STEP; }
+    __device__ __forceinline__ char *place(int i) const { return codes + i % AHEAD * (WG_THREADS * 16); }
 
-    /* Starts to copy piece n of a tile to place `to`. number: of look_up for the step. */
-    __device__ __forceinline__ void load_keys(int n, int step, int number, int to) const
+    /* Starts to copy piece n of a tile to place `to`. blocks: of look_up for the step, which may be the one before the first: then what
+     * is copied is not used. */
+    __device__ __forceinline__ void load_keys(int n, int step, uint32_t blocks, int to) const
     {
-        const int b = n * BLOCKS_EACH + thread / width;
-        const char *at = heads + __shfl_sync(0xffffffffu, number, b) * a.block + d * KV_BLOCK;
-        const bool have = key_of(step) + b * KV_BLOCK <= k.last && d < a.size;
-        copy16(place(to), have ? at : heads, have);
+        const int i = n * BLOCKS_EACH + b;
+        const bool have = i * KV_BLOCK <= k.last - key_of(step) && d < a.size;
+        copy16(shared_address(place(to)), in_block(heads + d * KV_BLOCK, blocks, i), have);
     }
-    __device__ __forceinline__ void load_values(int n, int step, int number, int to) const
+    __device__ __forceinline__ void load_values(int n, int step, uint32_t blocks, int to) const
     {
         const int r = n * ROWS_EACH + row;
-        const char *at = heads + a.plane + __shfl_sync(0xffffffffu, number, r / KV_BLOCK) * a.block +
-                         r % KV_BLOCK * a.size + e * 16;
-        const bool have = step >= 0 && key_of(step) + r <= k.last && e * 16 < a.size;
-        copy16(place(to), have ? at : heads, have);
+        const char *from = heads + a.plane + row % KV_BLOCK * a.size + e * 16;
+        const bool have = r <= k.last - key_of(step) && e * 16 < a.size;
+        copy16(shared_address(place(to)), in_block(from, blocks, n * ROWS_EACH / KV_BLOCK + row / KV_BLOCK),
+               have);
     }
-    __device__ __forceinline__ uint32_t place(int i) const
-    {
-        return shared_address(codes) + i % AHEAD * (WG_THREADS * 16);
-    }
-    /* The oldest piece under way. */
-    __device__ __forceinline__ uint4 arrived(int i) const
-    {
-        copy_wait<AHEAD - 1>();
-        return *(const uint4 *)(codes + i % AHEAD * (WG_THREADS * 16));
-    }
-
     /* Scales of a step's keys [SCALES lane, ...); plane: 0, or that of values. */
-    __device__ __forceinline__ void load_scales(float (&s)[SCALES], int64_t plane, int step, int number) const
+    __device__ __forceinline__ void load_scales(float (&s)[SCALES], int64_t plane, int step,
+                                                uint32_t blocks) const
     {
         const int first = lane * SCALES, missing = k.last - key_of(step) - first;
-        const char *at = heads + plane +
-                         __shfl_sync(0xffffffffu, number, first / KV_BLOCK) * a.block +
-                         KV_BLOCK * a.size + first % KV_BLOCK * KV8_SCALE;
+        const char *at = in_block(heads + plane + KV_BLOCK * a.size + first % KV_BLOCK * KV8_SCALE, blocks,
+                                  first / KV_BLOCK);
 #pragma unroll
         for (int i = 0; i < SCALES; i += 2) {
             const float2 two = i <= missing ? *(const float2 *)(at + i * KV8_SCALE) : make_float2(0, 0);
@@ -216,35 +224,38 @@ template <class cut, int width, class CODES> struct code_stream {
         __syncwarp();
     }
 
-    __device__ __forceinline__ void widen_keys(int n, const uint4 &x, char *tile) const
+    /* Piece n of a tile, from place `from`; a row's pieces are 16 bytes apart, exchanged by the row. */
+    __device__ __forceinline__ void widen_keys(int n, int from, char *tile) const
     {
-        const int b = n * BLOCKS_EACH + thread / width;
+        const uint4 x = *(const uint4 *)place(from);
         uint4 low = numbers8<CODES>(make_uint2(x.x, x.y)), high = numbers8<CODES>(make_uint2(x.z, x.w));
         if constexpr (keys_have_scales<CODES>::value) {
-            const uint4 *by = (const uint4 *)(own + b * KV_BLOCK * 2);
-            low = times8(low, by[0]), high = times8(high, by[1]);
+            const uint4 *by = (const uint4 *)(own + (n * BLOCKS_EACH + b) * KV_BLOCK * 2);
+            const uint4 by_low = by[0], by_high = by[1];
+            low = times8(low, by_low), high = times8(high, by_high);
         }
-        char *to = tile + b / 4 * (width * 128) + d * 128;
-        *(uint4 *)(to + ((b % 4 * 2) ^ d % 8) * 16) = low;
-        *(uint4 *)(to + ((b % 4 * 2 + 1) ^ d % 8) * 16) = high;
+        const uint32_t at = keys ^ n * BLOCKS_EACH % 4 * 32;
+        tile += n * BLOCKS_EACH / 4 * (width * 128);
+        *(uint4 *)(tile + at) = low;
+        *(uint4 *)(tile + (at ^ 16)) = high;
     }
-    __device__ __forceinline__ void widen_values(int n, const uint4 &x, char *tile) const
+    __device__ __forceinline__ void widen_values(int n, int from, char *tile) const
     {
+        const uint4 x = *(const uint4 *)place(from);
+        const uint2 first = make_uint2(x.x, x.y), second = make_uint2(x.z, x.w);
         const int r = n * ROWS_EACH + row;
         uint4 low, high;
         if constexpr (keys_have_scales<CODES>::value) {
-            const uint32_t one = *(const uint16_t *)(own + r * 2), two = one * 0x10001u;
+            const uint32_t two = *(const uint16_t *)(own + r * 2) * 0x10001u;
             const uint4 by = make_uint4(two, two, two, two);
-            low = times8(numbers8<CODES>(make_uint2(x.x, x.y)), by);
-            high = times8(numbers8<CODES>(make_uint2(x.z, x.w)), by);
+            low = times8(numbers8<CODES>(first), by), high = times8(numbers8<CODES>(second), by);
         } else {
             const float by = *(const float *)(own + r * 4);
-            low = numbers8<CODES>(make_uint2(x.x, x.y), by);
-            high = numbers8<CODES>(make_uint2(x.z, x.w), by);
+            low = numbers8<CODES>(first, by), high = numbers8<CODES>(second, by);
         }
-        char *to = tile + e / 4 * (cut::STEP * 128) + r * 128;
-        *(uint4 *)(to + ((e % 4 * 2) ^ r % 8) * 16) = low;
-        *(uint4 *)(to + ((e % 4 * 2 + 1) ^ r % 8) * 16) = high;
+        tile += n * ROWS_EACH * 128;
+        *(uint4 *)(tile + values) = low;
+        *(uint4 *)(tile + (values ^ 16)) = high;
     }
 };
 
@@ -255,30 +266,32 @@ ON_GPU void fill_codes(const struct paged &a, const struct lines &t, struct ring
     stream in(a, t, to.pool);
     float scales[stream::SCALES]; /* of the next tile */
     /* Blocks of steps i - 1, i and i + 1. */
-    int before = 0, mine = look_up<cut>(a, t, in.k, 0), next = look_up<cut>(a, t, in.k, 1);
-    /* Piece j of round i, or of the next one. */
-    auto load = [&](int j, int i) {
-        const int n = j % stream::PIECES;
-        if (j < stream::PIECES)
-            in.load_keys(n, i, mine, j);
-        else if (j < stream::ROUND)
-            in.load_values(n, i - 1, before, j);
-        else if (j < stream::ROUND + stream::PIECES)
-            in.load_keys(n, i + 1, next, j);
-        else
-            in.load_values(n, i, mine, j);
+    uint32_t before = 0, mine = look_up<cut>(a, t, in.k, 0), next = look_up<cut>(a, t, in.k, 1);
+    /* Pieces from j on of round i, or of the next one. */
+    auto load = [&](int from, int i) {
+#pragma unroll
+        for (int j = from; j < from + stream::GROUP; j++) {
+            const int n = j % stream::PIECES;
+            if (j < stream::PIECES)
+                in.load_keys(n, i, mine, j);
+            else if (j < stream::ROUND)
+                in.load_values(n, i - 1, before, j);
+            else if (j < stream::ROUND + stream::PIECES)
+                in.load_keys(n, i + 1, next, j);
+            else
+                in.load_values(n, i, mine, j);
+        }
         copy_commit();
     };
     in.load_scales(scales, 0, 0, mine);
-#pragma unroll
-    for (int j = 0; j < stream::AHEAD; j++) load(j, 0);
+    load(0, 0), load(stream::GROUP, 0);
     for (int i = 0; i <= in.k.steps; i++) {
-        const int behind = look_up<cut>(a, t, in.k, i + 2);
+        const uint32_t behind = look_up<cut>(a, t, in.k, i + 2);
         const bool keys = i < in.k.steps, values = i > 0;
         if (keys) {
             to.await_empty();
             in.share(scales);
-            if (!keys_have_scales<CODES>::value && in.thread < 32)
+            if (!keys_have_scales<CODES>::value && threadIdx.x % WG_THREADS < 32)
 #pragma unroll
                 for (int n = 0; n < stream::SCALES; n++)
                     to.scales()[in.lane * stream::SCALES + n] = scales[n];
@@ -286,9 +299,11 @@ ON_GPU void fill_codes(const struct paged &a, const struct lines &t, struct ring
         in.find_places(to.pool);
         if (values) in.load_scales(scales, a.plane, i - 1, before);
 #pragma unroll
-        for (int j = 0; j < stream::PIECES; j++) {
-            const uint4 x = in.arrived(j);
-            if (keys) in.widen_keys(j, x, to.tile());
+        for (int j = 0; j < stream::PIECES; j += stream::GROUP) {
+            copy_wait<1>();
+            if (keys)
+#pragma unroll
+                for (int n = j; n < j + stream::GROUP; n++) in.widen_keys(n, n, to.tile());
             load(j + stream::AHEAD, i);
         }
         if (keys) to.announce(), to.move_on();
@@ -299,10 +314,13 @@ ON_GPU void fill_codes(const struct paged &a, const struct lines &t, struct ring
         in.find_places(to.pool);
         in.load_scales(scales, 0, i + 1, next);
 #pragma unroll
-        for (int j = stream::PIECES; j < stream::ROUND; j++) {
-            const uint4 x = in.arrived(j);
-            if (values) in.widen_values(j - stream::PIECES, x, to.tile());
-            load(j + stream::AHEAD, i);
+        for (int j = 0; j < stream::PIECES; j += stream::GROUP) {
+            copy_wait<1>();
+            if (values)
+#pragma unroll
+                for (int n = j; n < j + stream::GROUP; n++)
+                    in.widen_values(n, stream::PIECES + n, to.tile());
+            load(stream::PIECES + j + stream::AHEAD, i);
         }
         if (values) to.announce(), to.move_on();
         before = mine, mine = next, next = behind;

@@ -31,6 +31,7 @@ template <int width, bool coded> struct cut {
         GROUPS = width == 64 ? 3 : 2, /* warpgroups that multiply */
         STEP = width == 64 ? 64 : 128,
         STEP_BLOCKS = STEP / KV_BLOCK,
+        ELEMENT = coded ? 1 : 2, /* bytes in the pool */
         LINES = GROUPS * WG_ROWS,
         MULTIPLYING = GROUPS * WG_THREADS,
         THREADS = MULTIPLYING + WG_THREADS,

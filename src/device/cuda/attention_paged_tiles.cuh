@@ -135,7 +135,7 @@ ON_GPU void load_raw(const struct paged &a, const struct lines &t, uint32_t to, 
 /* Eight codes, and eight times a scale. */
 template <class CODES> ON_GPU uint4 numbers8(const uint2 &x)
 {
-    return make_uint4(CODES::pair(x.x), CODES::pair(x.x >> 16), CODES::pair(x.y), CODES::pair(x.y >> 16));
+    return make_uint4(CODES::pair(x.x), CODES::pair_high(x.x), CODES::pair(x.y), CODES::pair_high(x.y));
 }
 
 /* Scales of e4m3 numbers are powers of two: products are exact as long as they are not smaller than fp16 has them. */
