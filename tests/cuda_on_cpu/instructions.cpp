@@ -125,7 +125,8 @@ static void touch_tiles(void *const args[32], unsigned)
 {
     const wide_product *p = (const wide_product *)args[0];
     for (int r = 0; r < (p->turned ? 16 : 64); r++)
-        for (int i = 0; i < (p->turned ? p->tiles : 2); i++) cuda_cpu::touch(piece_of(p->b_tile, r, i), 16, false);
+        for (int i = 0; i < (p->turned ? p->tiles : 2); i++)
+            cuda_cpu::touch(piece_of(p->b_tile, r, i), 16, false);
     for (int r = 0; p->a_shared && r < 16; r++)
         for (int i = 0; i < 2; i++) cuda_cpu::touch(piece_of(p->a_tile, p->warp * 16 + r, i), 16, false);
 }

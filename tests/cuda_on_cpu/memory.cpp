@@ -182,6 +182,13 @@ void order_warps(unsigned warps)
     }
 }
 
+/* What those who arrived at an mbarrier knew: in the phase that is open, and in the one before. */
+static struct arrivals {
+    uint32_t at;
+    knowledge open, ended;
+} told[BARRIERS];
+static int told_count;
+
 void tell(struct knowledge *to, int thread)
 {
     const int warp = thread / WARP;
@@ -198,8 +205,6 @@ void learn(const struct knowledge *from, int thread)
         if (v != thread / WARP && from->clock[v] > mine[v]) mine[v] = from->clock[v];
 }
 
-static void forget_barriers(void);
-
 /* --- variables --------------------------------------------------------------------------------------------------- */
 
 void begin_memory(int threads, size_t dynamic)
@@ -210,7 +215,7 @@ void begin_memory(int threads, size_t dynamic)
         for (int v = 0; v < memory.warps; v++) memory.clock[w][v] = memory.begun;
         memory.clock[w][w] = memory.last;
     }
-    forget_barriers();
+    told_count = 0;
     memory.count = 0, memory.static_words = POOL_BYTES / 4;
     memory.low = memory.high = NULL;
     memory.open = true;
@@ -316,13 +321,6 @@ struct mbarrier {
 
 static mbarrier *mbarrier_at(uint32_t at) { return (mbarrier *)(void *)at_address(at); }
 
-/* What those who arrived knew: in the phase that is open, and in the one before. */
-static struct arrivals {
-    uint32_t at;
-    knowledge open, ended;
-} told[BARRIERS];
-static int told_count;
-
 static arrivals *told_at(uint32_t at, const site &where)
 {
     for (int i = 0; i < told_count; i++)
@@ -413,8 +411,6 @@ int atomicMin(int *at, int by)
     if (by < before) *at = by;
     return before;
 }
-
-void cuda_cpu::forget_barriers(void) { ptx::told_count = 0; }
 
 /* --- what -fsanitize=thread calls ---------------------------------------------------------------------------------- */
 

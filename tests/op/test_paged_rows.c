@@ -97,7 +97,8 @@ static void open_pool(struct scene *s, struct device *dev, const struct shape *s
     random_state = 1;
     add_pool(s, shape->kind == OP_ATTN_PAGED8, shape->size);
     struct op_attr *attr = &s->op.attr;
-    attr->heads = (int)(KV_HEADS * shape->group), attr->kv_heads = KV_HEADS, attr->head_dim = (int)shape->size;
+    attr->heads = (int)(KV_HEADS * shape->group), attr->kv_heads = KV_HEADS,
+    attr->head_dim = (int)shape->size;
     attr->e4m3 = shape->e4m3, attr->scale = (float)(1 / sqrt((double)shape->size));
     attr->window = shape->window, s->op.layer = 0;
 }
@@ -191,8 +192,9 @@ static void a_token_does_not_know_the_others(void **state)
 static void a_prompt_does_not_know_its_tile(void **state)
 {
     static const struct shape cases[] = {
-        {OP_ATTN_PAGED8, true, 128, 4, 0}, {OP_ATTN_PAGED8, false, 128, 3, 200}, {OP_ATTN_PAGED8, true, 64, 5, 90},
-        {OP_ATTN_PAGED, false, 128, 4, 0}, {OP_ATTN_PAGED, false, 64, 3, 150},   {OP_ATTN_PAGED, false, 64, 8, 0}};
+        {OP_ATTN_PAGED8, true, 128, 4, 0},  {OP_ATTN_PAGED8, false, 128, 3, 200},
+        {OP_ATTN_PAGED8, true, 64, 5, 90},  {OP_ATTN_PAGED, false, 128, 4, 0},
+        {OP_ATTN_PAGED, false, 64, 3, 150}, {OP_ATTN_PAGED, false, 64, 8, 0}};
     /* Tokens of the row, and of the one before it. */
     static const int rows[][2] = {{LEAST, 0}, {LEAST, 2}, {LEAST + 30, 0}, {LEAST + 9, 41}};
     static uint16_t first[LEAST * MOST], other[LEAST * MOST];
@@ -205,8 +207,8 @@ static void a_prompt_does_not_know_its_tile(void **state)
             last_numbers(&s, r ? other : first, count);
             for (int64_t k = 0; r && k < count; k++)
                 if (first[k] != other[k])
-                    fail_msg("case %d, rows %d, element %lld: %g, and %g elsewhere", (int)i, (int)r, (long long)k,
-                             (double)bf16_to_f32(first[k]), (double)bf16_to_f32(other[k]));
+                    fail_msg("case %d, rows %d, element %lld: %g, and %g elsewhere", (int)i, (int)r,
+                             (long long)k, (double)bf16_to_f32(first[k]), (double)bf16_to_f32(other[k]));
         }
     }
 }

@@ -37,7 +37,7 @@ template <class T> ON_GPU const T *in_block(const T *from, uint32_t step, int b)
 /* Starts copying the keys from `key` on. mine: of look_up. WHOLE: all keys of the step are there, and heads are as wide as tiles. */
 template <class cut, int width, bool WHOLE>
 ON_GPU void copy_keys(const struct paged &a, const struct lines &t, uint32_t to, uint32_t mine, int key,
-                    int last)
+                      int last)
 {
     const int thread = threadIdx.x % WG_THREADS, d = thread / 2; /* two pieces to an element of 16 keys */
     const uint16_t *from = (const uint16_t *)a.pool + paged_at(a, 0, t.kv) + thread * 8;
@@ -57,8 +57,8 @@ ON_GPU void copy_keys(const struct paged &a, const struct lines &t, uint32_t to,
 
 /* Likewise their values. */
 template <class cut, int width, bool WHOLE>
-ON_GPU void copy_values(const struct paged &a, const struct lines &t, uint32_t to, uint32_t mine,
-                        int key, int last)
+ON_GPU void copy_values(const struct paged &a, const struct lines &t, uint32_t to, uint32_t mine, int key,
+                        int last)
 {
     const int pieces = width / 8, thread = threadIdx.x % WG_THREADS, r = thread / pieces, p = thread % pieces;
     const int size = WHOLE ? width : a.size, rows = WG_THREADS / pieces; /* rows at once: a multiple of 8 */
@@ -164,7 +164,7 @@ template <class cut, int width, class CODES> struct code_stream {
     {
         find_places(pool);
     }
-    /* What a thread has of tiles; found again for each of them, because registers are short. */
+    /* Where a thread's pieces lie. Found again for each tile, because registers are short. */
     __device__ __forceinline__ void find_places(char *pool)
     {
         const unsigned thread = (unsigned)thread_again() % WG_THREADS, at = thread % (width / 8);
@@ -287,7 +287,7 @@ ON_GPU void fill_codes(const struct paged &a, const struct lines &t, struct ring
     load(0, 0), load(stream::GROUP, 0);
     for (int i = 0; i <= in.k.steps; i++) {
         const uint32_t behind = look_up<cut>(a, t, in.k, i + 2);
-        const bool keys = i < in.k.steps, values = i > 0;
+        const bool keys = i<in.k.steps, values = i> 0;
         if (keys) {
             to.await_empty();
             in.share(scales);
@@ -318,8 +318,7 @@ ON_GPU void fill_codes(const struct paged &a, const struct lines &t, struct ring
             copy_wait<1>();
             if (values)
 #pragma unroll
-                for (int n = j; n < j + stream::GROUP; n++)
-                    in.widen_values(n, stream::PIECES + n, to.tile());
+                for (int n = j; n < j + stream::GROUP; n++) in.widen_values(n, stream::PIECES + n, to.tile());
             load(stream::PIECES + j + stream::AHEAD, i);
         }
         if (values) to.announce(), to.move_on();

@@ -149,8 +149,7 @@ ON_GPU void probabilities(const struct paged &a, float (&s)[1][tiles][4], struct
 }
 
 /* Probabilities become fragments. */
-template <class type, int tiles>
-ON_GPU void pack(uint32_t (&p)[tiles / 2][4], const float (&s)[1][tiles][4])
+template <class type, int tiles> ON_GPU void pack(uint32_t (&p)[tiles / 2][4], const float (&s)[1][tiles][4])
 {
 #pragma unroll
     for (int n = 0; n < tiles / 2; n++)
@@ -250,7 +249,7 @@ ON_GPU void multiply_row(const struct paged &a, const struct lines &t, struct ri
         values.move_on();
         in.await_full();
         if (turns) take_turn<cut>(group);
-            begin_scores<number, width>(s, q, in.tile_address());
+        begin_scores<number, width>(s, q, in.tile_address());
         values.await_full();
         begin_sums<number, cut::STEP>(r.out, p, values.tile_address());
         if (turns) give_turn<cut>(group);
@@ -283,15 +282,13 @@ __global__ void __launch_bounds__(cut<width, is_coded<CODES>::value>::THREADS, 1
     if (group == cut::GROUPS) {
         leave_registers<cut::LEFT>();
         each_row(
-            x.a, x.tile_tokens,
-            [&](const struct lines &t) { fill_tiles<cut, width, CODES>(x.a, t, r); },
+            x.a, x.tile_tokens, [&](const struct lines &t) { fill_tiles<cut, width, CODES>(x.a, t, r); },
             [](const struct lines &) {});
     } else {
         take_registers<cut::TAKEN>();
         if (group == cut::GROUPS - 1) give_turn<cut>(group);
         each_row(
-            x.a, x.tile_tokens,
-            [&](const struct lines &t) { multiply_row<type, width, CODES>(x.a, t, r); },
+            x.a, x.tile_tokens, [&](const struct lines &t) { multiply_row<type, width, CODES>(x.a, t, r); },
             [&](const struct lines &t) { blank<cut::MULTIPLYING>(x.a, t); });
         if (group == 0) take_turn<cut>(group); /* the last one given: no barrier is left half full */
     }

@@ -41,11 +41,13 @@ template <int width, bool coded> struct cut {
         LEFT = width == 64 ? (coded ? 56 : 32) : 56,
         TILE = STEP * width * 2,
         SLOTS = width == 64 ? 12 : 6,
-        BARRIERS_AT = SLOTS * TILE,                /* full, then empty */
-        SCALES_AT = BARRIERS_AT + SLOTS * 16,      /* of the keys of each slot, where they are applied to scores */
-        OWN_AT = SCALES_AT + (coded ? SLOTS * STEP * 4 : 0), /* scales of the tile that each filling warp works on */
-        CODES_AT = OWN_AT + (coded ? WARPS * STEP * 4 : 0),  /* codes on their way, sixteen of each filling thread */
-        AHEAD = width == 64 ? 4 : 8,                         /* times */
+        BARRIERS_AT = SLOTS * TILE,           /* full, then empty */
+        SCALES_AT = BARRIERS_AT + SLOTS * 16, /* of the keys of each slot, where they are applied to scores */
+        OWN_AT = SCALES_AT +
+                 (coded ? SLOTS * STEP * 4 : 0), /* scales of the tile that each filling warp works on */
+        CODES_AT =
+            OWN_AT + (coded ? WARPS * STEP * 4 : 0), /* codes on their way, sixteen of each filling thread */
+        AHEAD = width == 64 ? 4 : 8,                 /* times */
         SHARED = WG_ALIGN + CODES_AT + (coded ? AHEAD * WG_THREADS * 16 : 0),
     };
     static_assert(MULTIPLYING * TAKEN + WG_THREADS * LEFT <= 65536, "a multiprocessor's registers");
@@ -94,9 +96,10 @@ template <class cut> struct ring {
 ON_GPU int own_warpgroup(void) { return __shfl_sync(0xffffffffu, (int)threadIdx.x / WG_THREADS, 0); }
 
 /* The ring of a block of threads, all of which come here. */
-template <class cut> ON_GPU struct ring<cut> open_ring(char *pool)
-{
-    struct ring<cut> r = {pool, 0, 0};
+template <class cut> ON_GPU struct ring<cut> open_ring(char *pool) {
+    struct ring<cut> r = {
+        pool, 0, 0
+    };
     if (threadIdx.x == 0) {
         const uint32_t at = r.full();
         for (int i = 0; i < cut::SLOTS; i++) {

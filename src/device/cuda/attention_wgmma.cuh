@@ -12,7 +12,7 @@
 
 #include "device/cuda/attention_ptx.cuh"
 
-/* What registers a warpgroup has from here on: more than the kernel began with, of those that others left. */
+/* From here on a warpgroup has so many registers: more than the kernel began with, of those that others left, or fewer. */
 template <int registers> ON_GPU void take_registers(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
@@ -81,7 +81,7 @@ ON_GPU uint64_t wgmma_tile(uint32_t at, int next = 16)
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
 #define WGMMA_WIDE(kind)                                                                                     \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"                                            \
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32." kind "." kind " " WGMMA_WIDE_SUMS            \
                  ", {%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}"                                             \
                  : WGMMA_TILES(c), WGMMA_TILE(c, 8), WGMMA_TILE(c, 9), WGMMA_TILE(c, 10), WGMMA_TILE(c, 11), \
@@ -97,18 +97,12 @@ template <> struct wgmma<type_bf16> {
     ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16", "0"); }
     ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("bf16", "1"); }
     ON_GPU void turned(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("bf16", "1"); }
-    ON_GPU void turned128(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA_WIDE("bf16");
-    }
+    ON_GPU void turned128(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA_WIDE("bf16"); }
 };
 template <> struct wgmma<type_f16> {
     ON_GPU void rows(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "0"); }
     ON_GPU void rows(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16", "0"); }
     ON_GPU void turned(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA("f16", "1"); }
     ON_GPU void turned(float (*c)[4], uint64_t a, uint64_t b, bool add) { WGMMA_SHARED("f16", "1"); }
-    ON_GPU void turned128(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add)
-    {
-        WGMMA_WIDE("f16");
-    }
+    ON_GPU void turned128(float (*c)[4], const uint32_t (&a)[4], uint64_t b, bool add) { WGMMA_WIDE("f16"); }
 };
