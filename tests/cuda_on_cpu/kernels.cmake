@@ -25,6 +25,11 @@ foreach(source IN LISTS cu_sources)
     list(APPEND common "${target}")
   endif()
 endforeach()
+# Headers too, so that what includes them is compiled again in the same build.
+foreach(header IN LISTS cu_headers)
+  get_filename_component(name "${header}" NAME)
+  list(APPEND made "${translated}/device/cuda/${name}")
+endforeach()
 
 # Only what changed is written anew.
 set(stamp "${CMAKE_CURRENT_BINARY_DIR}/cuda_on_cpu/translated")

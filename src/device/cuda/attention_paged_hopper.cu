@@ -159,7 +159,7 @@ template <class type, int tiles> ON_GPU void pack(uint32_t (&p)[tiles / 2][4], c
 }
 
 /* Four lanes that have word `lane` of four pieces of 16 bytes each: afterwards lane i has piece i. */
-ON_GPU uint4 gather_piece(const uint32_t (&x)[4])
+template <class word> ON_GPU uint4 gather_piece(const word (&x)[4])
 {
     const bool odd = threadIdx.x & 1, up = threadIdx.x & 2;
     const uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1);
