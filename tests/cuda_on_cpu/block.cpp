@@ -69,6 +69,7 @@ struct warp {
 struct block_barrier {
     int here, wanted, votes, result;
     unsigned waiting[WARPS];
+    knowledge told; /* by those who arrived and went on */
     site where;
 };
 
@@ -251,22 +252,41 @@ static void open_barrier(block_barrier *b, int last)
         if (b->waiting[w]) warps |= 1u << w;
     if (last >= 0) warps |= 1u << last / WARP;
     order_warps(warps);
+    for (int w = 0; w < now.warps; w++)
+        if (warps >> w & 1) learn(&b->told, w * WARP);
+    b->told = {};
     for (int w = 0; w < now.warps; w++) wake(w, b->waiting[w]), b->waiting[w] = 0;
     b->result = b->votes;
     b->here = b->votes = 0;
 }
 
-int barrier(int number, int threads, bool vote, const site &where)
+/* Where the current thread comes to a barrier, with others of its kind. */
+static block_barrier *come_to(int number, int threads, const site &where)
 {
     if (number < 0 || number >= BARRIERS) stop_at("there are barriers 0 to 15", where);
     if (threads % WARP) stop_at("a barrier is for whole warps", where);
     block_barrier *b = &now.barriers[number];
     if (!b->here) b->wanted = threads, b->where = where;
-    if (!same_place(b->where, where) || b->wanted != threads) {
+    if ((number == 0 && !same_place(b->where, where)) || b->wanted != threads) {
         say_where("others: ", b->here, b->where);
         stop_at("threads have come to different barriers", where);
     }
-    b->here++, b->votes += vote;
+    b->here++;
+    return b;
+}
+
+void arrive(int number, int threads, const site &where)
+{
+    order_warp(0xffffffffu, where); /* it is aligned */
+    block_barrier *b = come_to(number, threads, where);
+    tell(&b->told, now.current);
+    if (barrier_is_full(b)) open_barrier(b, -1);
+}
+
+int barrier(int number, int threads, bool vote, const site &where)
+{
+    block_barrier *b = come_to(number, threads, where);
+    b->votes += vote;
     if (barrier_is_full(b)) {
         open_barrier(b, now.current);
     } else {

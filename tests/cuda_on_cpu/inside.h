@@ -32,6 +32,13 @@ void end_copies(int thread);
 /* Accesses before come before those after: of the lanes of a thread's warp, of all warps in a mask. */
 void order_lanes(int thread);
 void order_warps(unsigned warps);
+/* What a warp knows: a barrier keeps it of those who arrive, for those who wait. Of the arriving thread's warp that is what lanes did before
+ * their last __syncwarp or barrier. */
+struct knowledge {
+    uint32_t clock[32];
+};
+void tell(struct knowledge *to, int thread);
+void learn(const struct knowledge *from, int thread);
 /* An access of the current thread that the compiler did not announce. */
 void touch(const void *at, size_t bytes, bool writes);
 void say_kernel(const void *kernel);

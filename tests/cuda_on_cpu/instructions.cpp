@@ -99,10 +99,12 @@ static struct {
     wide_product list[UNDER_WAY];
 } products[THREADS];
 
-/* The 16 bytes of piece p of row r of a tile's block, where the descriptor begins: rows of 128 bytes, pieces exchanged by the row. */
+/* The 16 bytes of piece p of row r of a tile, where the descriptor begins: rows of 128 bytes, pieces exchanged by the row; behind eight
+ * pieces follows the next block. */
 static const char *piece_of(uint64_t tile, int r, int p)
 {
-    const uint32_t at = (uint32_t)(tile & 0x3fff) << 4, linear = at + r * 128 + p * 16;
+    const uint32_t at = (uint32_t)(tile & 0x3fff) << 4, next = (uint32_t)(tile >> 16 & 0x3fff) << 4,
+                   linear = at + p / 8 * next + r * 128 + p % 8 * 16;
     return cuda_cpu::at_address(linear ^ (linear >> 7 & 7) << 4);
 }
 
@@ -123,7 +125,8 @@ static void touch_tiles(void *const args[32], unsigned)
 {
     const wide_product *p = (const wide_product *)args[0];
     for (int r = 0; r < (p->turned ? 16 : 64); r++)
-        for (int i = 0; i < (p->turned ? 8 : 2); i++) cuda_cpu::touch(piece_of(p->b_tile, r, i), 16, false);
+        for (int i = 0; i < (p->turned ? p->tiles : 2); i++)
+            cuda_cpu::touch(piece_of(p->b_tile, r, i), 16, false);
     for (int r = 0; p->a_shared && r < 16; r++)
         for (int i = 0; i < 2; i++) cuda_cpu::touch(piece_of(p->a_tile, p->warp * 16 + r, i), 16, false);
 }
@@ -131,7 +134,7 @@ static void touch_tiles(void *const args[32], unsigned)
 static void multiply_tiles(void *const args[32], unsigned lanes)
 {
     const wide_product *any = (const wide_product *)args[0];
-    double a[16][16], b[16][64];
+    double a[16][16], b[16][128];
     touch_tiles(args, lanes);
     for (int lane = 0; lane < 32 && !any->a_shared; lane++) {
         const wide_product *p = (const wide_product *)args[lane];
@@ -144,12 +147,12 @@ static void multiply_tiles(void *const args[32], unsigned lanes)
         for (int k = 0; k < 16; k++)
             a[r][k] = number_at(any, piece_of(any->a_tile, any->warp * 16 + r, k / 8), k % 8);
     for (int k = 0; k < 16; k++)
-        for (int n = 0; n < 64; n++)
+        for (int n = 0; n < 8 * any->tiles; n++)
             b[k][n] = any->turned ? number_at(any, piece_of(any->b_tile, k, n / 8), n % 8)
                                   : number_at(any, piece_of(any->b_tile, n, k / 8), k % 8);
     for (int lane = 0; lane < 32; lane++) {
         const wide_product *p = (const wide_product *)args[lane];
-        for (int tile = 0; tile < 8; tile++)
+        for (int tile = 0; tile < p->tiles; tile++)
             for (int i = 0; i < 4; i++) {
                 const int row = lane / 4 + i / 2 * 8, column = tile * 8 + lane % 4 * 2 + i % 2;
                 double all = p->add ? p->c[tile][i] : 0;

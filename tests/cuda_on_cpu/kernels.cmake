@@ -25,8 +25,7 @@ foreach(source IN LISTS cu_sources)
     list(APPEND common "${target}")
   endif()
 endforeach()
-
-# Headers are named, too, so that what includes one is compiled in the same build.
+# Headers too, so that what includes them is compiled again in the same build.
 foreach(header IN LISTS cu_headers)
   get_filename_component(name "${header}" NAME)
   list(APPEND made "${translated}/device/cuda/${name}")
@@ -72,9 +71,9 @@ target_compile_definitions(cuda_on_cpu_backend PRIVATE dlopen=cuda_cpu_dlopen dl
 foreach(card IN LISTS cards)
   cuda_on_cpu_library(cuda_on_cpu_${card} ${card} ${special})
   target_compile_options(cuda_on_cpu_${card} PRIVATE ${announced})
-  set(tests test_ops test_quantised_rows test_paged_fresh)
+  set(tests test_ops test_quantised_rows test_paged_rows test_paged_fresh)
   if(card EQUAL 80)
-    list(APPEND tests test_fused test_together test_adapter_rows test_paged_rows)
+    list(APPEND tests test_fused test_together test_adapter_rows)
   endif()
   foreach(test IN LISTS tests)
     set(name cuda_on_cpu_${card}_${test})
@@ -91,4 +90,5 @@ foreach(card IN LISTS cards)
     target_link_libraries(${name} PRIVATE ${test_libraries})
   endforeach()
 endforeach()
-add_custom_target(cuda_on_cpu_90_tests DEPENDS cuda_on_cpu_90_test_ops cuda_on_cpu_90_test_quantised_rows cuda_on_cpu_90_test_paged_fresh)
+add_custom_target(cuda_on_cpu_90_tests DEPENDS cuda_on_cpu_90_test_ops cuda_on_cpu_90_test_quantised_rows cuda_on_cpu_90_test_paged_rows
+  cuda_on_cpu_90_test_paged_fresh)

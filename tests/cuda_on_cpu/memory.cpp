@@ -22,7 +22,8 @@ enum {
     VARIABLES = 16,
     STATIC_BYTES = 48 << 10,
     COPIES = 64,
-    BULKS = 1024
+    BULKS = 1024,
+    BARRIERS = 256 /* mbarriers */
 };
 
 /* --- who touched a word --------------------------------------------------------------------------------------- */
@@ -181,6 +182,29 @@ void order_warps(unsigned warps)
     }
 }
 
+/* What those who arrived at an mbarrier knew: in the phase that is open, and in the one before. */
+static struct arrivals {
+    uint32_t at;
+    knowledge open, ended;
+} told[BARRIERS];
+static int told_count;
+
+void tell(struct knowledge *to, int thread)
+{
+    const int warp = thread / WARP;
+    for (int v = 0; v < memory.warps; v++) {
+        const uint32_t clock = memory.clock[warp][v] - (v == warp);
+        if (clock > to->clock[v]) to->clock[v] = clock;
+    }
+}
+
+void learn(const struct knowledge *from, int thread)
+{
+    uint32_t *mine = memory.clock[thread / WARP];
+    for (int v = 0; v < memory.warps; v++)
+        if (v != thread / WARP && from->clock[v] > mine[v]) mine[v] = from->clock[v];
+}
+
 /* --- variables --------------------------------------------------------------------------------------------------- */
 
 void begin_memory(int threads, size_t dynamic)
@@ -191,6 +215,7 @@ void begin_memory(int threads, size_t dynamic)
         for (int v = 0; v < memory.warps; v++) memory.clock[w][v] = memory.begun;
         memory.clock[w][w] = memory.last;
     }
+    told_count = 0;
     memory.count = 0, memory.static_words = POOL_BYTES / 4;
     memory.low = memory.high = NULL;
     memory.open = true;
@@ -296,16 +321,31 @@ struct mbarrier {
 
 static mbarrier *mbarrier_at(uint32_t at) { return (mbarrier *)(void *)at_address(at); }
 
-static void check_phase(mbarrier *b)
+static arrivals *told_at(uint32_t at, const site &where)
 {
+    for (int i = 0; i < told_count; i++)
+        if (told[i].at == at) return &told[i];
+    stop_at("an mbarrier that is none", where);
+}
+
+static void check_phase(uint32_t at, const site &where)
+{
+    mbarrier *b = mbarrier_at(at);
+    arrivals *t = told_at(at, where);
     if (b->missing || b->bytes) return;
     b->phase ^= 1, b->missing = b->count;
+    t->ended = t->open, t->open = {};
     say_moved();
 }
 
 void mbarrier_init_shared_cta_b64(uint32_t at, int count)
 {
     *mbarrier_at(at) = {0, (int16_t)count, (uint8_t)count, 0};
+    int i = 0;
+    while (i < told_count && told[i].at != at) i++;
+    if (i == BARRIERS) stop("more mbarriers than there is room for");
+    if (i == told_count) told_count++;
+    told[i] = {at, {}, {}};
 }
 
 void mbarrier_expect(uint32_t at, int bytes, const site &where)
@@ -313,9 +353,12 @@ void mbarrier_expect(uint32_t at, int bytes, const site &where)
     mbarrier *b = mbarrier_at(at);
     if (b->missing < 1) stop_at("more arrivals than an mbarrier expects", where);
     b->bytes += bytes, b->missing--;
+    tell(&told_at(at, where)->open, current_thread());
     say_moved();
-    check_phase(b);
+    check_phase(at, where);
 }
+
+void mbarrier_arrive(uint32_t at, const site &where) { mbarrier_expect(at, 0, where); }
 
 void bulk_begin(uint32_t to, const void *from, int bytes, uint32_t barrier, const site &where)
 {
@@ -326,7 +369,7 @@ void bulk_begin(uint32_t to, const void *from, int bytes, uint32_t barrier, cons
 }
 
 /* Copies to this barrier, which may take their time until somebody waits. */
-static void do_bulks(uint32_t at)
+static void do_bulks(uint32_t at, const site &where)
 {
     int kept = 0;
     for (int i = 0; i < bulk_count; i++) {
@@ -340,16 +383,17 @@ static void do_bulks(uint32_t at)
     }
     bool some = kept != bulk_count;
     bulk_count = kept;
-    if (some) check_phase(mbarrier_at(at));
+    if (some) check_phase(at, where);
 }
 
 void mbarrier_wait(uint32_t at, uint32_t parity, const site &where)
 {
-    do_bulks(at);
+    do_bulks(at, where);
     while (mbarrier_at(at)->phase == parity) {
         wait_for_others(where);
-        do_bulks(at);
+        do_bulks(at, where);
     }
+    learn(&told_at(at, where)->ended, current_thread());
 }
 
 } // namespace ptx

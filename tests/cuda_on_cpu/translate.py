@@ -18,6 +18,8 @@ CLOSES = {"(": ")", "[": "]", "{": "}"}
 BLOCKS = [("mbarrier.try_wait.parity", 2, "mbarrier_wait_parity({0}, {1})"),
           ("wgmma.mma_async.sync.aligned.m64n64k16", 6, "wgmma_m64n64k16(c, kind, turned, {0}, {1}, {2}, {3}, {4}, {5})"),
           ("wgmma.mma_async.sync.aligned.m64n64k16", 3, "wgmma_m64n64k16_shared(c, kind, turned, {0}, {1}, {2})"),
+          ("wgmma.mma_async.sync.aligned.m64n128k16", 6, "wgmma_m64n128k16(c, kind, {0}, {1}, {2}, {3}, {4}, {5})"),
+          ("cvt.rn.f16x2.e4m3x2 %0, high", 2, "cvt_rn_f16x2_e4m3x2({0}, (uint16_t)({1} >> 16))"),
           ("mapa.shared::cluster", None, "unsupported()"), ("wgmma.", None, "unsupported()")]
 
 

@@ -32,6 +32,7 @@ runs = [  # code, card, test, its ops, cases
     ("90", "90,132", "test_ops", "expert_linear_q", 6),
     ("90", "90,132", "test_quantised_rows", None, 0),
     ("90", "90,132", "test_paged_fresh", None, 0),
+    ("90", "90,132", "test_paged_rows", None, 0),
 ]
 failed = 0
 if not os.path.exists(os.path.join(folder, "90", "test_ops")):

@@ -34,7 +34,7 @@ static void fill_coded(struct op_case *c, int slot, const struct pool *s)
             bytes[j] = (uint8_t)(case_below(c, 2) * 128 + case_below(c, c->op.attr.e4m3 ? 127 : 128));
         for (int64_t p = 0; p < KV_BLOCK; p++) {
             float scale = (float)(case_below(c, 9) ? case_uniform(c, 0.001, 0.02) : 0);
-            if (c->op.attr.e4m3) scale /= 4;
+            if (c->op.attr.e4m3 && scale > 0) scale = ldexpf(1, ilogbf(scale) - 1); /* as kv8.h makes them */
             memcpy(bytes + codes + p * KV8_SCALE, &scale, sizeof scale);
         }
     }

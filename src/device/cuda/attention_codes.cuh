@@ -20,6 +20,19 @@ struct codes_e4m3 {
         return p;
 #endif
     }
+    /* Likewise those in the upper two. */
+    ON_GPU uint32_t pair_high(uint32_t codes)
+    {
+#if __CUDA_ARCH__ >= 890
+        uint32_t p;
+        asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}"
+            : "=r"(p)
+            : "r"(codes));
+        return p;
+#else
+        return pair(codes >> 16);
+#endif
+    }
 };
 
 /* Signed bytes: 1024 + (code + 128) is fp16's 0x64 above the byte. */
@@ -30,4 +43,5 @@ struct codes_i8 {
         asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(p) : "r"(above), "r"(0x64806480u)); /* 1152 */
         return p;
     }
+    ON_GPU uint32_t pair_high(uint32_t codes) { return pair(codes >> 16); }
 };

@@ -1,48 +1,26 @@
 /* attention_paged_hopper.cu - rows of several tokens over their blocks by warpgroups (capability 9.0), for all types of keys.
  *
- * As attention_paged_tiles.cuh, with 64 lines to a warpgroup. Queries stay in registers, and all warpgroups of a block share the keys and
- * values that stream through shared memory, 64 at a time. A tile of keys is [D][64], as keys lie in their blocks, a tile of values [64][D];
- * both are in the layout of attention_wgmma.cuh.
+ * As attention_paged_tiles.cuh, with 64 lines to a warpgroup and longer steps. The last warpgroup of a block of threads fills tiles
+ * (attention_paged_fill.cuh); the others multiply, and share the tiles that come through a ring (attention_paged_ring.cuh). Nobody else waits
+ * for all: while one warpgroup makes probabilities, another one multiplies. Queries stay in registers.
  *
- * Step i behind its barrier, of every warpgroup:
+ * Step i of a multiplying warpgroup, i > 0:
  *
- *     products       the tensor cores begin to multiply, keys i + 1 for their scores first, then probabilities i and values i
- *     blocks         16 bits: those of i + 3 are on their way into a tile
- *                    8 bits: those of i + 4 are on their way as they are, and those of i + 2 become fp16 numbers in a tile
- *     scores i + 1   become probabilities while the products of values i are made
+ *     its turn        products of keys i begin, then those of probabilities i - 1 and values i - 1; the next warpgroup has its turn
+ *     scores i        are there: keys i are released
+ *                     scores become probabilities while values i - 1 are still multiplied
+ *     sums i - 1      are there: values i - 1 are released; sums fade if a maximum rose
  *
- * So tiles i to i + 2 (8 bits) or i + 3 (16 bits) are in use in step i, and no product is under way at its end.
+ * Turns keep warpgroups apart. Without them two that begin together share the tensor cores evenly, end their products together, and leave
+ * them idle together. A warpgroup without lines only lets tiles pass, and then nobody takes turns.
+ *
+ * Steps begin at multiples of their size, in order, and a masked key adds exactly nothing: a line's bits depend neither on its neighbours nor
+ * on the tile it is in.
  */
-#include "device/cuda/attention_hopper.cuh"
-#include "device/cuda/attention_paged_tiles.cuh"
-#include "device/cuda/barrier.cuh"
-extern "C" {
-#include "tensor/kv8.h"
-}
+#include "device/cuda/attention_paged_fill.cuh"
 
 namespace
 {
-
-enum { ROUND = 3 }; /* buffers of blocks in 8 bits */
-
-template <int width, bool coded> struct cut {
-    enum {
-        GROUPS = 2,                   /* warpgroups of a block */
-        ON_ONE = width == 64 ? 2 : 1, /* of a multiprocessor: heads of 128 take all registers */
-        THREADS = GROUPS * WG_THREADS,
-        LINES = GROUPS * WG_ROWS,
-        STAGES = coded ? 3 : 4,
-        KEY_TILE = width * KEYS * 2,
-        STAGE = 2 * KEY_TILE, /* keys, then values */
-        SCALES = STAGES * STAGE + LINES * 8 + LINES / 32 * 16,
-        BLOCKS_AT = SCALES + STAGES * KEYS * 4, /* in 8 bits; behind them a barrier for each buffer */
-        SHARED = WG_ALIGN + BLOCKS_AT + ROUND * 8,
-    };
-    static_assert(THREADS / 32 * 16 * tile<width>::ROW_BYTES <= STAGES * STAGE, "results fit into the tiles");
-};
-
-/* Where piece p of row r of a block of 64 columns lies. */
-ON_GPU int swizzled(int r, int p) { return r * 128 + ((p ^ r % 8) * 16); }
 
 /* Fragments of 16 lines from `first` on; zeros where there is no line. */
 template <class type, bool coded, int width>
@@ -64,283 +42,256 @@ ON_GPU void load_fragments(uint32_t (&q)[width / 16][4], const struct paged &a, 
     }
 }
 
-/* Where a step's blocks begin in the pool: lanes b, b + 4, ... have block b. Read one step before it is needed. */
-ON_GPU int look_up(const struct paged &a, const struct lines &t, int key, int last)
+/* c[64][8 tiles] (+)= F X for the 16 rows X from row 16 n on of a tile, named by wgmma_tile. */
+template <class type, int tiles>
+ON_GPU void multiply_turned(float (&c)[1][tiles][4], const uint32_t (&f)[4], uint64_t tile, int n, bool add)
 {
-    const int b = threadIdx.x % BLOCKS;
-    return key + b * KV_BLOCK <= last ? a.blocks[(int64_t)t.row * a.reach + key / KV_BLOCK + b] : 0;
+    static_assert(tiles == 8 || tiles == 16, "one instruction");
+    const uint64_t rows = tile & ~(uint64_t)0xffffffff | (uint32_t)tile + n * (2048 >> 4); /* no carry */
+    if constexpr (tiles == 8)
+        wgmma<type>::turned(c[0], f, rows, add);
+    else
+        wgmma<type>::turned128(c[0], f, rows, add);
 }
 
-/* Starts copying keys [key, key + 64) of 16 bits and their values; zeros behind `last`, where no block is read. mine: of look_up. WHOLE: all keys
- * are there, and heads as wide as tiles: addresses are then constants apart. */
-template <int width, int threads, bool WHOLE>
-ON_GPU void load_tiles(const struct paged &a, const struct lines &t, uint32_t to, int mine, int key, int last)
+/* s[64][STEP] = Q K. */
+template <class type, int width, int tiles>
+ON_GPU void begin_scores(float (&s)[1][tiles][4], const uint32_t (&q)[width / 16][4], uint32_t keys)
 {
-    const int pieces = width / 8, thread = thread_again(), size = WHOLE ? width : a.size;
-    const int each = width * 2; /* pieces of a block's keys, and of its values */
-    static_assert(each % threads == 0 || threads % each == 0, "a thread's pieces lie alike in all blocks");
-    const uint32_t values = to + width * KEYS * 2;
+    const uint64_t tile = wgmma_tile(keys, width * 128);
+    wgmma_begin();
 #pragma unroll
-    for (int n = 0; n < BLOCKS * each; n += threads) {
-        const int b = (n + thread) / each, i = (n + thread) % each, r = i / pieces, p = i % pieces;
-        const bool block = WHOLE || key + b * KV_BLOCK <= last;
-        const int number = __shfl_sync(0xffffffffu, mine, b);
-        const uint16_t *from = (const uint16_t *)a.pool + (block ? paged_at(a, number, t.kv) : 0);
-        const bool keys = block && (WHOLE || i / 2 < size); /* two pieces to an element of 16 keys */
-        const bool have = block && (WHOLE || (key + b * KV_BLOCK + r <= last && p * 8 < size));
-        copy16(to + swizzled(i / 2, b * 2 + i % 2), from + (keys ? i * 8 : 0), keys);
-        copy16(values + p / 8 * wg_tile<width>::BLOCK + swizzled(b * KV_BLOCK + r, p % 8),
-               from + (have ? a.plane + r * size + p * 8 : 0), have);
-    }
+    for (int n = 0; n < width / 16; n++) multiply_turned<type>(s, q[n], tile, n, n > 0);
+    wgmma_commit();
 }
 
-/* The first warp starts copying blocks of keys [key, key + 64) as they are: keys and values of a block after each other, eight copies that
- * arrive at a barrier. */
-ON_GPU void load_blocks(const struct paged &a, const struct lines &t, uint32_t to, uint32_t barrier, int mine,
-                        int key, int last)
+/* out[64][width] += P V. */
+template <class type, int step, int tiles>
+ON_GPU void begin_sums(float (&out)[1][tiles][4], const uint32_t (&p)[step / 16][4], uint32_t values)
 {
-#if __CUDA_ARCH__ >= 900
-    const int lane = threadIdx.x, count = min((last - key) / KV_BLOCK + 1, (int)BLOCKS), chunk = (int)a.chunk;
-    const char *from = (const char *)a.pool + paged_at(a, mine, t.kv) + (lane < BLOCKS ? 0 : a.plane);
-    if (lane == 0) barrier_expect(barrier, 2 * count * chunk);
-    __syncwarp();
-    if (lane < 2 * BLOCKS && lane % BLOCKS < count)
-        barrier_copy(to + (lane % BLOCKS * 2 + lane / BLOCKS) * chunk, from, chunk, barrier);
-#endif
-}
-
-/* Sixteen codes as two pieces of a row. */
-template <class CODES> ON_GPU void place16(char *row, int p, int r, const uint4 &codes, float by, bool scale)
-{
-    const uint2 low = make_uint2(codes.x, codes.y), high = make_uint2(codes.z, codes.w);
-    *(uint4 *)(row + ((p ^ r % 8) * 16)) = scale ? numbers8<CODES>(low, by) : numbers8<CODES>(low);
-    *(uint4 *)(row + (((p + 1) ^ r % 8) * 16)) = scale ? numbers8<CODES>(high, by) : numbers8<CODES>(high);
-}
-
-/* Makes tiles of load_raw's bytes, and scales[KEYS] of keys. `last`: relative to the step's first key; behind it all is 0. Lanes are spread
- * such that eight neighbours read and write different banks. WHOLE: as in load_tiles. */
-template <int width, int threads, class CODES, bool WHOLE>
-ON_GPU void widen_tiles(const struct paged &a, const char *raw, char *to, float *scales, int last)
-{
-    const int size = WHOLE ? width : a.size, codes = KV_BLOCK * size, thread = thread_again();
-    const int chunk = WHOLE ? KV_BLOCK * (width + KV8_SCALE) : (int)a.chunk;
-    const uint4 none = make_uint4(0, 0, 0, 0);
-    static_assert(BLOCKS * width % threads == 0 && KEYS <= threads, "all threads have the same work");
+    const uint64_t tile = wgmma_tile(values, step * 128);
+    wgmma_begin();
 #pragma unroll
-    for (int i = thread, n = 0; n < BLOCKS * width / threads; n++, i += threads) { /* 16 keys of an element */
-        const int b = i / width, d = i % width;
-        const bool have = WHOLE || (d < size && b * KV_BLOCK <= last);
-        place16<CODES>(to + d * 128, b * 2, d,
-                       have ? *(const uint4 *)(raw + b * 2 * chunk + d * KV_BLOCK) : none, 0, false);
-    }
-    if (thread < KEYS)
-        scales[thread] =
-            WHOLE || thread <= last
-                ? ((const float *)(raw + thread / KV_BLOCK * 2 * chunk + codes))[thread % KV_BLOCK]
-                : 0;
-    to += cut<width, true>::KEY_TILE;
-    const int quarters = width / 64; /* of a row's sixteens, by four */
-#pragma unroll
-    for (int i = thread, n = 0; n < KEYS * (width / 16) / threads;
-         n++, i += threads) {                                   /* 16 elements of a key */
-        const int pair = i / (width / 8), at = i % (width / 8); /* rows go in pairs */
-        const int r = 2 * pair + at / 4 % 2, e = at % 4 + 4 * ((at / 8 + at / 4) % quarters);
-        const char *from = raw + (r / KV_BLOCK * 2 + 1) * chunk;
-        const bool have = WHOLE || (r <= last && e * 16 < size);
-        place16<CODES>(to + e / 4 * wg_tile<width>::BLOCK + r * 128, e % 4 * 2, r,
-                       have ? *(const uint4 *)(from + r % KV_BLOCK * size + e * 16) : none,
-                       have ? ((const float *)(from + codes))[r % KV_BLOCK] : 0, true);
-    }
+    for (int n = 0; n < step / 16; n++) multiply_turned<type>(out, p[n], tile, n, true);
+    wgmma_commit();
 }
 
-/* s[64][64] = Q K for the tile of keys. */
-template <class type, int width>
-ON_GPU void turned_scores(float (&s)[1][KEYS / 8][4], const uint32_t (&q)[width / 16][4], uint32_t keys)
-{
-#pragma unroll
-    for (int step = 0; step < width / 16; step++)
-        wgmma<type>::turned(s[0], q[step], wgmma_tile(keys + step * 2048), step > 0);
-}
-
-/* Leaves the keys of this thread's line, and the span of those of its warp. */
-ON_GPU void see(const struct paged &a, const struct lines &t, int2 *ranges, int4 *spans)
-{
-    const bool have = (int)threadIdx.x < t.count * a.group;
-    const int own = t.position + min((int)threadIdx.x / a.group, t.count - 1);
-    const int2 range = make_int2(a.window ? max(own - a.window + 1, 0) : 0, own);
-    const struct attn_span s = attn_warp_span(range, have);
-    ranges[threadIdx.x] = range;
-    if (threadIdx.x % 32 == 0) spans[threadIdx.x / 32] = make_int4(s.low, s.high, s.first_most, s.last_least);
-}
-
-/* Products become probabilities against the new maximum; sums so far are still to be multiplied with fade. by: scales of the step's keys, or
- * NULL; mine: of the warpgroup's lines. */
-template <int width>
-ON_GPU void probabilities(const struct paged &a, float (&s)[1][KEYS / 8][4], struct soft_rows<width, 1> &r,
-                          float (&fade)[1][2], const float *by, const struct attn_span &mine,
-                          const int2 *ranges, int key)
-{
-    const int lane = threadIdx.x % 32;
-    if (by) each_score(s, lane, [&](float x, int at) { return x * by[at]; });
-    if (a.cap > 0) each_score(s, lane, [&](float x, int) { return paged_score(a, x); });
-    if (attn_needs_mask(mine, key, KEYS)) soft_mask(s, ranges, key, lane);
-    soften_scores(s, r, fade, a.scale2);
-}
-
-/* Keys and values of one row on their way through shared memory. */
-template <int width, class CODES> struct stream {
-    static constexpr bool coded = is_coded<CODES>::value;
-    typedef struct cut<width, coded> cut;
-    char *tiles, *raw;
-    float *scales; /* of keys in 8 bits */
-    int round, first, last, before;
-    int mine; /* of look_up, for the next load */
-
-    /* copied: steps whose blocks in 8 bits this block of threads has copied before. */
-    __device__ __forceinline__ void open(const struct paged &a, const struct lines &t, char *pool,
-                                         int &copied)
-    {
-        tiles = pool, scales = (float *)(pool + cut::SCALES), raw = pool + cut::BLOCKS_AT;
-        round = 2 * BLOCKS * (int)a.chunk, last = t.position + t.count - 1, before = copied;
-        first = (a.window ? max(t.position - a.window + 1, 0) : 0) / KEYS * KEYS;
-        mine = look_up(a, t, first, last);
-        if (coded) copied += (last - first) / KEYS + 1;
-    }
-    __device__ __forceinline__ int key_of(int i) const { return first + i * KEYS; }
-    __device__ __forceinline__ bool has(int i) const { return key_of(i) <= last; }
-    __device__ __forceinline__ bool is_whole(const struct paged &a, int i) const
-    {
-        return key_of(i) + KEYS - 1 <= last && a.size == width;
-    }
-    __device__ __forceinline__ uint32_t tile_of(int i) const
-    {
-        return shared_address(tiles) + i % cut::STAGES * cut::STAGE;
-    }
-    __device__ __forceinline__ const float *scales_of(int i) const
-    {
-        return coded ? scales + i % cut::STAGES * KEYS : NULL;
-    }
-    __device__ __forceinline__ uint32_t barrier_of(int i) const
-    {
-        return shared_address(raw) + ROUND * round + (before + i) % ROUND * 8;
-    }
-
-    __device__ __forceinline__ void load(const struct paged &a, const struct lines &t, int i)
-    {
-        if constexpr (coded) {
-            if (threadIdx.x < 32 && has(i))
-                load_blocks(a, t, shared_address(raw) + (before + i) % ROUND * round, barrier_of(i), mine,
-                            key_of(i), last);
-        } else {
-            if (has(i) && is_whole(a, i))
-                load_tiles<width, cut::THREADS, true>(a, t, tile_of(i), mine, key_of(i), last);
-            else if (has(i))
-                load_tiles<width, cut::THREADS, false>(a, t, tile_of(i), mine, key_of(i), last);
-            copy_commit();
-        }
-        mine = look_up(a, t, key_of(i + 1), last);
-    }
-
-    /* 8 bits: makes tile i of its blocks. */
-    __device__ __forceinline__ void widen(const struct paged &a, int i) const
-    {
-        if constexpr (coded) {
-            if (!has(i)) return;
-            barrier_wait(barrier_of(i), (before + i) / ROUND % 2);
-            const char *from = raw + (before + i) % ROUND * round;
-            char *to = tiles + i % cut::STAGES * cut::STAGE;
-            float *by = scales + i % cut::STAGES * KEYS;
-            if (is_whole(a, i))
-                widen_tiles<width, cut::THREADS, CODES, true>(a, from, to, by, last - key_of(i));
-            else
-                widen_tiles<width, cut::THREADS, CODES, false>(a, from, to, by, last - key_of(i));
-        }
-    }
-
-    /* Tile i has arrived; behind a barrier of the block it may be multiplied. 16 bits: of all loads, `left` may be on their way. */
-    template <int left> __device__ __forceinline__ void arrive(void) const
-    {
-        if (!coded) copy_wait<left>();
-        wgmma_publish();
-    }
+/* Which keys the two lines of a thread see, and in which steps all lines of its warpgroup see all keys. */
+struct sight {
+    int last[2], window;
+    int whole_from, whole_until; /* first keys of such steps */
 };
 
-template <class type, int width, class CODES>
-ON_GPU void run_groups(const struct paged &a, const struct lines &t, int &copied)
+template <int step> ON_GPU struct sight see(const struct paged &a, const struct lines &t)
 {
-    constexpr bool coded = is_coded<CODES>::value;
-    typedef struct cut<width, coded> cut;
+    const int first = own_warpgroup() * WG_ROWS, lane = threadIdx.x % 32;
+    auto position = [&](int line) { return t.position + min(line / a.group, t.count - 1); };
+    struct sight s;
+    const int mine = first + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    s.last[0] = position(mine), s.last[1] = position(mine + 8), s.window = a.window;
+    s.whole_from = a.window ? position(first + WG_ROWS - 1) - a.window + 1 : 0;
+    s.whole_until = position(first) - step + 1;
+    return s;
+}
+
+/* Scores of keys that lines do not see become -inf. */
+template <int tiles> ON_GPU void hide(float (&s)[1][tiles][4], const struct sight &see, int key)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int last = see.last[half] - key - threadIdx.x % 4 * 2;
+        const int first = see.window ? last - see.window + 1 : INT_MIN;
+#pragma unroll
+        for (int n = 0; n < tiles; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (n * 8 + i < first || n * 8 + i > last) s[0][n][2 * half + i] = -INFINITY;
+    }
+}
+
+/* soften_scores for one line in two chains: a warp has few others beside it that hide what an instruction takes. */
+template <int tiles>
+ON_GPU float soften_line(float (&s)[1][tiles][4], int half, float &top, float &sum, float scale2)
+{
+    float most[2] = {top, -INFINITY}, more[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < tiles; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) most[i] = fmaxf(most[i], s[0][n][2 * half + i]);
+    float best = fmaxf(most[0], most[1]);
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+    const float base = best == -INFINITY ? 0.0f : best, scaled = __fmul_rn(base, scale2);
+    const float fade = exp2_fast(__fsub_rn(__fmul_rn(top, scale2), scaled));
+    top = best;
+#pragma unroll
+    for (int n = 0; n < tiles; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float p = exp2_fast(fmaf(s[0][n][2 * half + i], scale2, -scaled));
+            s[0][n][2 * half + i] = p;
+            more[i] += p;
+        }
+    sum = sum * fade + (more[0] + more[1]);
+    return fade;
+}
+
+/* Scores of the step's keys become probabilities against the new maximum; sums so far are still to be multiplied with fade. */
+template <int width, int tiles>
+ON_GPU void probabilities(const struct paged &a, float (&s)[1][tiles][4], struct soft_rows<width, 1> &r,
+                          float (&fade)[1][2], const struct sight &see, int key)
+{
+    if (a.cap > 0) each_score(s, threadIdx.x % 32, [&](float x, int) { return paged_score(a, x); });
+    if (key < see.whole_from || key > see.whole_until) hide(s, see, key);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        fade[0][half] = soften_line(s, half, r.top[0][half], r.sum[0][half], a.scale2);
+}
+
+/* Probabilities become fragments. */
+template <class type, int tiles> ON_GPU void pack(uint32_t (&p)[tiles / 2][4], const float (&s)[1][tiles][4])
+{
+#pragma unroll
+    for (int n = 0; n < tiles / 2; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            p[n][i] = type::pack(s[0][2 * n + i / 2][i % 2 * 2], s[0][2 * n + i / 2][i % 2 * 2 + 1]);
+}
+
+/* Four lanes that have word `lane` of four pieces of 16 bytes each: afterwards lane i has piece i. */
+template <class word> ON_GPU uint4 gather_piece(const word (&x)[4])
+{
+    const bool odd = threadIdx.x & 1, up = threadIdx.x & 2;
+    const uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1);
+    const uint32_t b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+    const uint2 low = odd ? make_uint2(a, x[1]) : make_uint2(x[0], a);
+    const uint2 high = odd ? make_uint2(b, x[3]) : make_uint2(x[2], b);
+    const uint32_t c = __shfl_xor_sync(0xffffffffu, up ? low.x : high.x, 2);
+    const uint32_t d = __shfl_xor_sync(0xffffffffu, up ? low.y : high.y, 2);
+    return up ? make_uint4(c, d, high.x, high.y) : make_uint4(low.x, low.y, c, d);
+}
+
+/* A warp's 16 lines from `first` on to global memory, from registers: tiles belong to those who fill them. */
+template <class type, int width>
+ON_GPU void store_lines(const struct paged &a, const struct lines &t, const struct soft_rows<width, 1> &r,
+                        int first)
+{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float sum = r.sum[0][half];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float by = sum == 0 ? 0.0f : 1.0f / sum;
+        const int line = first + half * 8 + lane / 4;
+        const bool have = line < t.count * a.group;
+        uint16_t *to = (uint16_t *)a.o + (have ? line_at(a, t, line) : 0);
+#pragma unroll
+        for (int n = 0; n < width / 8; n += 4) {
+            uint32_t x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = type::pack(r.out[0][n + i][2 * half] * by, r.out[0][n + i][2 * half + 1] * by);
+            const uint4 piece = gather_piece(x);
+            const int column = (n + lane % 4) * 8;
+            if (have && column < a.size) *(uint4 *)(to + column) = piece;
+        }
+    }
+}
+
+/* Turns of multiplying warpgroups, by barriers 1 to GROUPS. */
+template <class cut> ON_GPU void take_turn(int group) { turn_wait<2 * WG_THREADS>(1 + group); }
+template <class cut> ON_GPU void give_turn(int group)
+{
+    turn_give<2 * WG_THREADS>(1 + (group + 1) % cut::GROUPS);
+}
+
+/* Lets the tiles of `steps` pass. */
+template <class cut> ON_GPU void pass(struct ring<cut> &in, int steps)
+{
+    for (int i = 0; i < 2 * steps; i++) in.await_full(), in.release(), in.move_on();
+}
+
+template <class type, int width, class CODES, class cut>
+ON_GPU void multiply_row(const struct paged &a, const struct lines &t, struct ring<cut> &in)
+{
+    constexpr bool coded = is_coded<CODES>::value, scales = coded && !keys_have_scales<CODES>::value;
     using number = typename product_type<type, CODES>::is;
-    const int group = threadIdx.x / WG_THREADS, warp = threadIdx.x / 32;
-    char *pool = wg_pool();
-    int2 *ranges = (int2 *)(pool + cut::STAGES * cut::STAGE);
-    int4 *spans = (int4 *)(ranges + cut::LINES);
-    struct stream<width, CODES> in;
-    in.open(a, t, pool, copied);
-    for (int i = 0; i < 3; i++) in.load(a, t, i);
-    if (threadIdx.x < cut::LINES) see(a, t, ranges, spans);
-    uint32_t q[width / 16][4];
-    load_fragments<type, coded, width>(q, a, t, group * WG_ROWS + warp % 4 * 16);
-    in.widen(a, 0), in.widen(a, 1);
-    in.template arrive<2>();
-    __syncthreads();
-    if (coded) in.load(a, t, 3);
+    const int group = own_warpgroup(), first = threadIdx.x / 32 * 16;
+    const struct span_of_keys k = keys_of<cut::STEP>(a, t);
+    const bool turns = t.count * a.group > (cut::GROUPS - 1) * WG_ROWS;
+    if (group * WG_ROWS >= t.count * a.group) {
+        pass(in, k.steps);
+        return;
+    }
+    uint32_t q[width / 16][4], p[cut::STEP / 16][4];
+    load_fragments<type, coded, width>(q, a, t, first);
+    const struct sight sight = see<cut::STEP>(a, t);
     struct soft_rows<width, 1> r;
-    float s[1][KEYS / 8][4], fade[1][2];
-    uint32_t p[WG_STREAM / 16][4];
+    float s[1][cut::STEP / 8][4], fade[1][2];
     r.clear();
-    auto soften_step = [&](int i) {
-        const struct attn_span mine = /* read again: registers are short */
-            attn_join(attn_unpack(spans[2 * group]), attn_unpack(spans[2 * group + 1]));
-        probabilities(a, s, r, fade, in.scales_of(i), mine, ranges + warp * 16, in.key_of(i));
+    auto have_scores = [&] {
+        if constexpr (scales) {
+            const float *by = in.scales();
+            each_score(s, threadIdx.x % 32, [&](float x, int at) { return x * by[at]; });
+        }
+        in.release(), in.move_on();
     };
-    wgmma_begin();
-    turned_scores<number, width>(s, q, in.tile_of(0));
-    wgmma_commit();
+    in.await_full();
+    begin_scores<number, width>(s, q, in.tile_address());
     wgmma_wait<0>();
     wgmma_settled(s);
-    soften_step(0);
-    wg_pack<number>(p, s);
-    for (int i = 0; in.has(i); i++) {
-        in.template arrive<1>();
-        __syncthreads();
-        in.load(a, t, i + (coded ? 4 : 3));
-        wgmma_begin();
-        turned_scores<number, width>(s, q, in.tile_of(i + 1)); /* behind the last keys, too: nobody looks */
-        wgmma_commit();
-        wg_collect<number, width>(r.out, p, in.tile_of(i) + cut::KEY_TILE);
-        wgmma_commit();
-        in.widen(a, i + 2);
+    have_scores();
+    probabilities(a, s, r, fade, sight, k.first);
+    pack<number>(p, s);
+    for (int i = 1; i < k.steps; i++) {
+        struct ring<cut> values = in;
+        values.move_on();
+        in.await_full();
+        if (turns) take_turn<cut>(group);
+        begin_scores<number, width>(s, q, in.tile_address());
+        values.await_full();
+        begin_sums<number, cut::STEP>(r.out, p, values.tile_address());
+        if (turns) give_turn<cut>(group);
         wgmma_wait<1>();
         wgmma_settled(s);
-        fade[0][0] = fade[0][1] = 1;
-        if (in.has(i + 1)) soften_step(i + 1);
+        have_scores();
+        probabilities(a, s, r, fade, sight, k.first + i * cut::STEP);
         wgmma_wait<0>();
         wgmma_settled(r.out);
+        in.release(), in.move_on();
         if (__ballot_sync(0xffffffffu, fade[0][0] != 1 || fade[0][1] != 1)) soft_fade(r, fade); /* rarely */
-        if (in.has(i + 1)) wg_pack<number>(p, s);
+        pack<number>(p, s);
     }
-    copy_wait<0>();
-    __syncthreads();
-    finish<type>(a, t, pool, r);
-    __syncthreads();
+    in.await_full();
+    begin_sums<number, cut::STEP>(r.out, p, in.tile_address());
+    wgmma_wait<0>();
+    wgmma_settled(r.out);
+    in.release(), in.move_on();
+    store_lines<type, width>(a, t, r, first);
 }
 
 template <class type, int width, class CODES>
-__global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>::ON_ONE)
+__global__ void __launch_bounds__(cut<width, is_coded<CODES>::value>::THREADS, 1)
     prompts_hopper(const struct prompt x)
 {
 #if WG_BODY
-    int copied = 0;
-    if constexpr (is_coded<CODES>::value) {
-        const uint32_t barriers = shared_address(wg_pool()) + cut<width, true>::BLOCKS_AT +
-                                  ROUND * 2 * BLOCKS * (uint32_t)x.a.chunk;
-        if (threadIdx.x < ROUND) barrier_init(barriers + threadIdx.x * 8, 1);
-        barrier_publish();
-        __syncthreads();
+    typedef struct cut<width, is_coded<CODES>::value> cut;
+    struct ring<cut> r = open_ring<cut>(wg_pool());
+    const int group = own_warpgroup();
+    if (group == cut::GROUPS) {
+        leave_registers<cut::LEFT>();
+        each_row(
+            x.a, x.tile_tokens, [&](const struct lines &t) { fill_tiles<cut, width, CODES>(x.a, t, r); },
+            [](const struct lines &) {});
+    } else {
+        take_registers<cut::TAKEN>();
+        if (group == cut::GROUPS - 1) give_turn<cut>(group);
+        each_row(
+            x.a, x.tile_tokens, [&](const struct lines &t) { multiply_row<type, width, CODES>(x.a, t, r); },
+            [&](const struct lines &t) { blank<cut::MULTIPLYING>(x.a, t); });
+        if (group == 0) take_turn<cut>(group); /* the last one given: no barrier is left half full */
     }
-    each_row<cut<width, false>::THREADS>(
-        x.a, x.tile_tokens, [&](const struct lines &t) { run_groups<type, width, CODES>(x.a, t, copied); });
 #else
     __trap();
 #endif
@@ -348,17 +299,15 @@ __global__ void __launch_bounds__(cut<width, false>::THREADS, cut<width, false>:
 
 template <int width, class CODES> int start_groups(const struct cuda_queue *queue, const struct paged *a)
 {
-    constexpr bool coded = is_coded<CODES>::value;
-    typedef struct cut<width, coded> cut;
+    typedef struct cut<width, is_coded<CODES>::value> cut;
     prompt_kernel *kernel =
         a->type == DT_BF16 ? prompts_hopper<type_bf16, width, CODES> : prompts_hopper<type_f16, width, CODES>;
-    struct prompt x = {*a, cut::LINES / a->group, cut::STAGES};
-    const size_t shared = cut::SHARED + (size_t)(coded ? ROUND * 2 * BLOCKS * a->chunk : 0);
+    struct prompt x = {*a, cut::LINES / a->group, cut::SLOTS};
     int failed = (int)cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           (int)shared);
+                                           (int)cut::SHARED);
     if (failed) return failed;
     const int64_t blocks = parts_of(a->tokens, x.tile_tokens) * a->kv_heads;
-    return start(queue, kernel, (unsigned)blocks, cut::THREADS, shared, x);
+    return start(queue, kernel, (unsigned)blocks, cut::THREADS, cut::SHARED, x);
 }
 
 template <class CODES> int start_width(const struct cuda_queue *queue, const struct paged *a)

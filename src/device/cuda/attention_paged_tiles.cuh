@@ -65,21 +65,16 @@ ON_GPU int64_t line_at(const struct paged &a, const struct lines &t, int line)
     return ((int64_t)(t.token + line / a.group) * a.heads + t.kv * a.group + line % a.group) * a.size;
 }
 
-/* The row that has a token, -1: none; asked by all threads of a block. `likely`: where it is if rows are in the order of tokens. */
-template <int threads> ON_GPU int row_of(const struct paged &a, int token, int likely)
+/* The row that has a token, -1: none; asked by whole warps. `likely`: where it is if rows are in the order of tokens. */
+ON_GPU int row_of(const struct paged &a, int token, int likely)
 {
     int mine = -1;
     auto has = [&](int r) { return token >= a.rows[3 * r] && token < a.rows[3 * r] + a.rows[3 * r + 1]; };
     if (likely < a.nrows && has(likely)) return likely;
-    for (int r = threadIdx.x; r < a.nrows; r += threads)
+#pragma unroll 4
+    for (int r = threadIdx.x % 32; r < a.nrows; r += 32)
         if (has(r)) mine = r;
-    __shared__ int found[threads / 32];
-    mine = __reduce_max_sync(0xffffffffu, mine);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = mine;
-    __syncthreads();
-    for (int w = 0; w < threads / 32; w++) mine = max(mine, found[w]);
-    return mine;
+    return __reduce_max_sync(0xffffffffu, mine);
 }
 
 template <int width> ON_GPU void load_queries(const struct paged &a, const struct lines &t, uint32_t to)
@@ -140,7 +135,7 @@ ON_GPU void load_raw(const struct paged &a, const struct lines &t, uint32_t to, 
 /* Eight codes, and eight times a scale. */
 template <class CODES> ON_GPU uint4 numbers8(const uint2 &x)
 {
-    return make_uint4(CODES::pair(x.x), CODES::pair(x.x >> 16), CODES::pair(x.y), CODES::pair(x.y >> 16));
+    return make_uint4(CODES::pair(x.x), CODES::pair_high(x.x), CODES::pair(x.y), CODES::pair_high(x.y));
 }
 
 /* Scales of e4m3 numbers are powers of two: products are exact as long as they are not smaller than fp16 has them. */
@@ -246,12 +241,12 @@ ON_GPU void scores(float (&s)[HIGH][KEYS / 8][4], const uint32_t (&kept)[width /
 }
 
 /* f(score, key of the step) in the place of every score. */
-template <int high, class F> ON_GPU void each_score(float (&s)[high][KEYS / 8][4], int lane, F f)
+template <int high, int tiles, class F> ON_GPU void each_score(float (&s)[high][tiles][4], int lane, F f)
 {
 #pragma unroll
     for (int m = 0; m < high; m++)
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
+        for (int n = 0; n < tiles; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) s[m][n][i] = f(s[m][n][i], n * 8 + lane % 4 * 2 + i % 2);
 }
@@ -375,23 +370,24 @@ template <int threads> ON_GPU void blank(const struct paged &a, const struct lin
         ((uint16_t *)a.o)[line_at(a, t, i / a.size) + i % a.size] = 0;
 }
 
-/* The tokens of a block's tile, row by row. Tiles start from the last one: its tokens have the most keys to read, so starting it late would keep
+/* The tokens of a block's tile, row by row: run for rows of several, none for tokens in no row. Tiles start from the last one: its tokens have the most keys to read, so starting it late would keep
  * the card waiting at the end. */
-template <int threads, class F> ON_GPU void each_row(const struct paged &a, int tile_tokens, F run)
+template <class RUN, class NONE>
+ON_GPU void each_row(const struct paged &a, int tile_tokens, RUN run, NONE none)
 {
     const int tiles = (a.tokens + tile_tokens - 1) / tile_tokens, kv = blockIdx.x % a.kv_heads;
     const int from = (tiles - 1 - (int)blockIdx.x / a.kv_heads) * tile_tokens;
     const int until = min(from + tile_tokens, a.tokens);
     int likely = from;
     for (int token = from; token < until;) {
-        struct lines t = {row_of<threads>(a, token, likely), token, 1, kv, 0};
+        struct lines t = {row_of(a, token, likely), token, 1, kv, 0};
         if (t.row >= 0) {
             const int first = a.rows[3 * t.row], count = a.rows[3 * t.row + 1];
             t.count = min(until, first + count) - token;
             t.position = a.rows[3 * t.row + 2] + token - first;
             if (count > 1) run(t);
         } else {
-            blank<threads>(a, t);
+            none(t);
         }
         token += t.count, likely = max(t.row, 0) + 1;
     }
@@ -400,8 +396,9 @@ template <int threads, class F> ON_GPU void each_row(const struct paged &a, int 
 template <class type, int width, class CODES>
 __global__ void __launch_bounds__(MMA_THREADS, 2) prompts(const struct prompt x)
 {
-    each_row<MMA_THREADS>(x.a, x.tile_tokens,
-                          [&](const struct lines &t) { run_lines<type, width, CODES>(x, t); });
+    each_row(
+        x.a, x.tile_tokens, [&](const struct lines &t) { run_lines<type, width, CODES>(x, t); },
+        [&](const struct lines &t) { blank<MMA_THREADS>(x.a, t); });
 }
 
 typedef void prompt_kernel(const struct prompt);

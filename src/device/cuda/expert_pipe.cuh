@@ -12,11 +12,6 @@
 
 /* --- barriers ----------------------------------------------------------------------------------------------- */
 
-ON_GPU void barrier_arrive(uint32_t at)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-
 /* At the barrier of block `rank` of the pair. */
 ON_GPU void barrier_arrive_at(uint32_t at, int rank)
 {
@@ -44,16 +39,6 @@ ON_GPU int pair_rank(void)
 ON_GPU void group_wait(int group)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"((int)WG_THREADS) : "memory");
-}
-
-template <int registers> ON_GPU void take_registers(void)
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-}
-
-template <int registers> ON_GPU void leave_registers(void)
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
 /* --- copies ------------------------------------------------------------------------------------------------- */

@@ -55,6 +55,8 @@ void together(unsigned mask, bool whole, void (*finish)(void *const args[WARP], 
               const struct site &where);
 /* Waits for so many threads of the block; 0: all that have not ended. Returns how many came with `vote`. */
 int barrier(int number, int threads, bool vote, const struct site &where);
+/* Is counted by that barrier, and does not wait. Which threads come to a numbered barrier, and from where, is theirs to say. */
+void arrive(int number, int threads, const site &where);
 /* Accesses of the lanes before it come before those after it. */
 void order_warp(unsigned mask, const struct site &where);
 [[noreturn]] void trap(const struct site &where);

@@ -85,6 +85,11 @@ static inline void mbarrier_arrive_expect_tx_shared_cta_b64(uint32_t at, int byt
 {
     mbarrier_expect(at, bytes, HERE("mbarrier.arrive.expect_tx"));
 }
+void mbarrier_arrive(uint32_t at, const cuda_cpu::site &where);
+static inline void mbarrier_arrive_shared_cta_b64(uint32_t at, HERE_PARAMETERS)
+{
+    mbarrier_arrive(at, HERE("mbarrier.arrive"));
+}
 static inline void mbarrier_wait_parity(uint32_t at, uint32_t parity, HERE_PARAMETERS)
 {
     mbarrier_wait(at, parity, HERE("mbarrier.try_wait"));
@@ -106,6 +111,15 @@ static inline void bar_sync(int number, int threads, HERE_PARAMETERS)
 {
     cuda_cpu::barrier(number, threads, false, HERE("bar.sync"));
 }
+
+static inline void bar_arrive(int number, int threads, HERE_PARAMETERS)
+{
+    cuda_cpu::arrive(number, threads, HERE("bar.arrive"));
+}
+
+/* Threads have all registers they want. */
+static inline void setmaxnreg_inc_sync_aligned_u32(int) {}
+static inline void setmaxnreg_dec_sync_aligned_u32(int) {}
 
 static inline void fence_proxy_async_shared_cta(void) {}
 
@@ -192,14 +206,14 @@ static inline void mma_sync_aligned_m16n8k16_row_col_s32_s8_s8_s32(int &d0, int 
 
 /* --- matrices of a warpgroup ------------------------------------------------------------------------------------ */
 
-/* A lane's part of C[64,64] (+)= A B, k = 16, which is computed when its group is waited for, and not before. A: a warp's 16 rows in registers, or
+/* A lane's part of C[64,8 tiles] (+)= A B, k = 16, which is computed when its group is waited for, and not before. A: a warp's 16 rows in registers, or
  * a tile in shared memory. */
 struct wide_product {
     float (*c)[4];
     uint32_t a[4];
     uint64_t a_tile, b_tile;
     bool half, turned, a_shared, add;
-    int group, warp;
+    int tiles, group, warp;
     cuda_cpu::site where;
 };
 void wide_begin(const wide_product &p);
@@ -215,12 +229,17 @@ static inline void wgmma_m64n64k16(float (*c)[4], const char *kind, const char *
                                    HERE_PARAMETERS)
 {
     wide_begin(
-        {c, {a0, a1, a2, a3}, 0, b, *kind == 'f', *turned == '1', false, add != 0, 0, 0, HERE("wgmma")});
+        {c, {a0, a1, a2, a3}, 0, b, *kind == 'f', *turned == '1', false, add != 0, 8, 0, 0, HERE("wgmma")});
+}
+static inline void wgmma_m64n128k16(float (*c)[4], const char *kind, uint32_t a0, uint32_t a1, uint32_t a2,
+                                    uint32_t a3, uint64_t b, int add, HERE_PARAMETERS)
+{
+    wide_begin({c, {a0, a1, a2, a3}, 0, b, *kind == 'f', true, false, add != 0, 16, 0, 0, HERE("wgmma")});
 }
 static inline void wgmma_m64n64k16_shared(float (*c)[4], const char *kind, const char *turned, uint64_t a,
                                           uint64_t b, int add, HERE_PARAMETERS)
 {
-    wide_begin({c, {}, a, b, *kind == 'f', *turned == '1', true, add != 0, 0, 0, HERE("wgmma")});
+    wide_begin({c, {}, a, b, *kind == 'f', *turned == '1', true, add != 0, 8, 0, 0, HERE("wgmma")});
 }
 
 } // namespace ptx
