@@ -137,7 +137,7 @@ AVX512_CODE static void along_f32(const struct gemm_few_block *p)
         along(p, p->rows);
 }
 
-#define BY_TYPE(type, size, along_lines)                                                                     \
+#define BY_TYPE(type, size, along_k, lines)                                                                  \
     AVX512_CODE static void across_##type(const struct gemm_few_block *p)                                    \
     {                                                                                                        \
         if (p->rows == 1)                                                                                    \
@@ -147,10 +147,10 @@ AVX512_CODE static void along_f32(const struct gemm_few_block *p)
         else                                                                                                 \
             across(wide_##type, size, p, p->rows);                                                           \
     }                                                                                                        \
-    const struct gemm_few gemm_few_avx512_##type = {"avx512 fma",   ROWS,        LINES,        4,            \
-                                                    gemm_few_widen, along_lines, across_##type};
-BY_TYPE(f32, 4, along_f32)
-BY_TYPE(bf16, 2, few_avx512_along_bf16)
-BY_TYPE(f16, 2, few_avx512_along_f16)
+    const struct gemm_few gemm_few_avx512_##type = {"avx512 fma",   ROWS,    lines,        4,                \
+                                                    gemm_few_widen, along_k, across_##type};
+BY_TYPE(f32, 4, along_f32, LINES)
+BY_TYPE(bf16, 2, few_avx512_along_bf16, WIDE)
+BY_TYPE(f16, 2, few_avx512_along_f16, WIDE)
 
 #endif

@@ -1,8 +1,10 @@
 /* gemm_few_avx512_halves.c - few rows with AVX-512 in fp32 along k, B in fp16 or bf16: see gemm_few.h.
  *
  * Numbers of 16 bits are turned before they are widened, which takes two fifths of the shuffles, and only one of the two units
- * that multiply can shuffle. They are stored, and widened by the loads that multiply them, once for all rows. A piece of a
- * line is a cache line, read once and whole. Two groups of lines share what is spread of A. */
+ * that multiply can shuffle. They are stored, and widened by the loads that multiply them, once for eight rows. A piece of a
+ * line is a cache line, read once and whole. Sixteen lines are read side by side: more are more than processors look ahead
+ * in, and read memory up to a tenth slower. They begin every few KiB, so the first pieces of what comes next are asked
+ * for, too. */
 #include "device/cpu/gemm_few_x86.h"
 #include "device/cpu/turn_avx512.h"
 
@@ -14,15 +16,13 @@
 enum {
     PIECE = 32, /* of k: a cache line of each line */
     DEEP = 8,   /* of k that lie in order when turned */
-    GROUPS = 2, /* of WIDE lines, side by side */
-    LINES = GROUPS * WIDE,
-    MOST = 8, /* rows that share what is widened */
-    HELD = PIECE * WIDE,
+    MOST = 8,   /* rows that share what is widened */
+    AHEAD = 6 * PIECE,
 };
 
-/* PIECE of k of some groups of lines. [group][k / 16][k % 8][k / 8 % 2][line] */
-struct pieces {
-    _Alignas(64) uint16_t half[GROUPS * HELD];
+/* PIECE of k of sixteen lines. [k / 16][k % 8][k / 8 % 2][line] */
+struct piece {
+    _Alignas(64) uint16_t held[PIECE * WIDE];
 };
 
 /* Eight lines: eight of k in each quarter of a register become one of k of all lines. */
@@ -44,17 +44,20 @@ AVX512_CODE FEW_INLINE void turn_eight(__m512i out[8], const char *b, int64_t st
                 out[2 * i + 1] = _mm512_unpackhi_epi64(four[i], four[i + 4]);
 }
 
-/* A group of lines. Not inline: between other loops, compilers keep what it loads in memory. */
-AVX512_CODE static __attribute__((noinline)) void turn_piece(uint16_t held[HELD], const char *b, int64_t step)
+/* Asks for the piece at `soon` of each line. Not inline: between other loops, compilers keep what it loads in memory. */
+AVX512_CODE static __attribute__((noinline)) void turn_piece(struct piece *p, const char *b, int64_t step,
+                                                             const char *soon)
 {
+    uint16_t *held = p->held;
     const __m512i near = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
                   far = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
     __m512i r[8], s[8];
     turn_eight(r, b, step);
     turn_eight(s, b + 8 * step, step);
+    few_prefetch(soon, step, WIDE);
     for (int i = 0; i < 8; i++, held += 2 * WIDE) {
         _mm512_store_si512(held, _mm512_permutex2var_epi64(r[i], near, s[i]));
-        _mm512_store_si512(held + HELD / 2, _mm512_permutex2var_epi64(r[i], far, s[i]));
+        _mm512_store_si512(held + PIECE * WIDE / 2, _mm512_permutex2var_epi64(r[i], far, s[i]));
     }
 }
 
@@ -71,92 +74,78 @@ AVX512_CODE FEW_INLINE __m512 widen_bf16(const uint16_t *held)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-/* Adds `deep` of k to the sums of some rows and groups: constants in every caller. */
+/* Adds `deep` of k to the sums of some rows: constants in every caller. */
 AVX512_CODE FEW_INLINE void add_deep(widen *wide, const uint16_t *held, int deep, const float *a,
-                                     __m512 s[MOST][GROUPS], int rows, int groups)
+                                     __m512 s[MOST], int rows)
 {
     VEC_UNROLL(8)
     for (int i = 0; i < deep; i++) {
-        __m512 w[GROUPS];
-        for (int g = 0; g < groups; g++) w[g] = wide(held + g * HELD + i * 2 * WIDE);
-        for (int r = 0; r < rows; r++) {
-            __m512 with = _mm512_set1_ps(a[r * GEMM_KC + i]);
-            for (int g = 0; g < groups; g++) s[r][g] = _mm512_fmadd_ps(with, w[g], s[r][g]);
-        }
+        __m512 w = wide(held + i * 2 * WIDE);
+        for (int r = 0; r < rows; r++) s[r] = _mm512_fmadd_ps(_mm512_set1_ps(a[r * GEMM_KC + i]), w, s[r]);
     }
 }
 
-/* `rows` rows of A by `k` of some groups: sums of a row LINES apart. */
-AVX512_CODE FEW_INLINE void multiply_rows(widen *wide, const uint16_t *held, int k, const float *a,
-                                          float *sums, int rows, int groups)
+/* `rows` rows of A by `k` of a piece: sums of a row WIDE apart. */
+AVX512_CODE FEW_INLINE void multiply_rows(widen *wide, const struct piece *p, int k, const float *a,
+                                          float *sums, int rows)
 {
-    __m512 s[MOST][GROUPS];
-    for (int r = 0; r < rows; r++)
-        for (int g = 0; g < groups; g++) s[r][g] = _mm512_load_ps(sums + r * LINES + g * WIDE);
+    const uint16_t *held = p->held;
+    __m512 s[MOST];
+    for (int r = 0; r < rows; r++) s[r] = _mm512_load_ps(sums + r * WIDE);
     for (int i = 0; i < k; i += 2 * DEEP, held += 2 * DEEP * WIDE, a += 2 * DEEP)
         for (int j = 0; j < 2 && i + j * DEEP < k; j++) {
             int left = k - i - j * DEEP;
-            add_deep(wide, held + j * WIDE, left < DEEP ? left : DEEP, a + j * DEEP, s, rows, groups);
+            add_deep(wide, held + j * WIDE, left < DEEP ? left : DEEP, a + j * DEEP, s, rows);
         }
-    for (int r = 0; r < rows; r++)
-        for (int g = 0; g < groups; g++) _mm512_store_ps(sums + r * LINES + g * WIDE, s[r][g]);
+    for (int r = 0; r < rows; r++) _mm512_store_ps(sums + r * WIDE, s[r]);
 }
 
-AVX512_CODE FEW_INLINE void multiply(widen *wide, const struct pieces *held, int k, const float *a,
-                                     float *sums, int rows, int groups)
+AVX512_CODE FEW_INLINE void multiply(widen *wide, const struct piece *p, int k, const float *a, float *sums,
+                                     int rows)
 {
     int r = 0;
-    for (; r + 8 <= rows; r += 8)
-        multiply_rows(wide, held->half, k, a + r * GEMM_KC, sums + r * LINES, 8, groups);
-    for (; r + 4 <= rows; r += 4)
-        multiply_rows(wide, held->half, k, a + r * GEMM_KC, sums + r * LINES, 4, groups);
-    for (; r + 2 <= rows; r += 2)
-        multiply_rows(wide, held->half, k, a + r * GEMM_KC, sums + r * LINES, 2, groups);
-    if (r < rows) multiply_rows(wide, held->half, k, a + r * GEMM_KC, sums + r * LINES, 1, groups);
+    for (; r + 8 <= rows; r += 8) multiply_rows(wide, p, k, a + r * GEMM_KC, sums + r * WIDE, 8);
+    for (; r + 4 <= rows; r += 4) multiply_rows(wide, p, k, a + r * GEMM_KC, sums + r * WIDE, 4);
+    for (; r + 2 <= rows; r += 2) multiply_rows(wide, p, k, a + r * GEMM_KC, sums + r * WIDE, 2);
+    if (r < rows) multiply_rows(wide, p, k, a + r * GEMM_KC, sums + r * WIDE, 1);
 }
 
-/* `groups` whole groups, k in whole pieces. */
-AVX512_CODE FEW_INLINE void groups_along(widen *wide, const char *b, int64_t step, int64_t k, const float *a,
-                                         float *sums, int rows, int groups)
+/* Sixteen lines, k in whole pieces. */
+AVX512_CODE FEW_INLINE void lines_along(widen *wide, const struct gemm_few_block *p, int64_t k, int rows)
 {
-    struct pieces held;
+    const float *a = p->a;
+    const char *b = p->b, *next = p->next ? p->next : b;
+    int64_t step = p->step * 2;
+    struct piece piece;
     for (int64_t i = 0; i < k; i += PIECE) {
-        for (int g = 0; g < groups; g++) turn_piece(held.half + g * HELD, b + g * WIDE * step + 2 * i, step);
-        multiply(wide, &held, PIECE, a + i, sums, rows, groups);
+        int64_t soon = i + AHEAD;
+        turn_piece(&piece, b + 2 * i, step, soon < k ? b + 2 * soon : next + 2 * (soon - k));
+        multiply(wide, &piece, PIECE, a + i, p->sums, rows);
     }
 }
 
-/* Up to 16 lines, any k. The zeros after k are not multiplied: they could change the sign of a zero. */
-AVX512_CODE FEW_INLINE void rest_along(widen *wide, const char *b, int64_t step, int64_t k, const float *a,
-                                       float *sums, int rows, int lines)
+/* k from `done` on that fill no piece, or all of fewer lines. The zeros after k are not multiplied: they could change the
+ * sign of a zero. */
+AVX512_CODE FEW_INLINE void rest_along(widen *wide, const struct gemm_few_block *p, int64_t done, int rows)
 {
-    struct pieces held;
+    const float *a = p->a;
+    struct piece piece;
     char copy[WIDE * PIECE * 2];
-    for (int64_t i = 0; i < k; i += PIECE) {
-        int deep = (int)(k - i < PIECE ? k - i : PIECE);
-        few_copy_lines(copy, PIECE * 2, WIDE, b + 2 * i, step, lines, deep * 2);
-        turn_piece(held.half, copy, PIECE * 2);
+    for (int64_t i = done; i < p->k; i += PIECE) {
+        int deep = (int)(p->k - i < PIECE ? p->k - i : PIECE);
+        few_copy_lines(copy, PIECE * 2, WIDE, (const char *)p->b + 2 * i, p->step * 2, p->cols, deep * 2);
+        turn_piece(&piece, copy, PIECE * 2, copy);
         for (int r = 0; r < rows; r++)
-            multiply_rows(wide, held.half, deep, a + r * GEMM_KC + i, sums + r * LINES, 1, 1);
+            multiply_rows(wide, &piece, deep, a + r * GEMM_KC + i, p->sums + r * WIDE, 1);
     }
 }
 
 AVX512_CODE FEW_INLINE void along(widen *wide, const struct gemm_few_block *p, int rows)
 {
-    const float *a = p->a;
-    const char *b = p->b;
-    int64_t step = p->step * 2, whole = p->k / PIECE * PIECE;
-    int groups = p->cols / WIDE;
-    for (int i = 0; i < rows * LINES; i++) p->sums[i] = 0;
-    if (groups == GROUPS)
-        groups_along(wide, b, step, whole, a, p->sums, rows, GROUPS);
-    else if (groups)
-        groups_along(wide, b, step, whole, a, p->sums, rows, 1);
-    for (int n = 0; n < p->cols; n += WIDE) {
-        int lines = p->cols - n < WIDE ? p->cols - n : WIDE;
-        int64_t done = lines == WIDE ? whole : 0;
-        rest_along(wide, b + n * step + 2 * done, step, p->k - done, a + done, p->sums + n, rows, lines);
-    }
+    int64_t whole = p->cols == WIDE ? p->k / PIECE * PIECE : 0;
+    for (int i = 0; i < rows * WIDE; i++) p->sums[i] = 0;
+    lines_along(wide, p, whole, rows);
+    rest_along(wide, p, whole, rows);
 }
 
 /* One row and eight, the usual numbers, have loops without a choice. */
