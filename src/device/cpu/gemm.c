@@ -93,7 +93,7 @@ static int64_t own_aim(const struct gemm_kernel *kernel)
     return kernel->own_bytes ? kernel->own_bytes : OWN_BYTES;
 }
 
-/* Bytes of A, at most, that are shared. Where lines are contiguous, few of them at a time take as long as many. */
+/* Bytes of A, at most, that are shared. A worker's part of a B that is contiguous over columns is too narrow to be packed fast. */
 static int64_t shared_a_most(const struct gemm_kernel *kernel, bool along)
 {
     return along && kernel->shared_a_bytes ? kernel->shared_a_bytes : SHARED_A_BYTES;

@@ -1,9 +1,8 @@
 /* gemm_few_avx512_halves.c - few rows with AVX-512 in fp32 along k, B in fp16 or bf16: see gemm_few.h.
  *
  * Lines are turned as they are, a cache line of each, and widened by the loads that multiply them, once for eight rows
- * (turn_avx512.h). Sixteen lines are read side by side: the processor looks ahead in no more pages than that of two threads,
- * and reads memory up to a tenth slower with twice as many. Where they end, the first pieces of what comes next are asked
- * for. */
+ * (turn_avx512.h). Sixteen lines are read side by side: with twice as many, one row read memory up to a tenth slower. Where
+ * they end, the first pieces of what comes next are asked for. */
 #include "device/cpu/gemm_few_x86.h"
 #include "device/cpu/turn_avx512.h"
 
