@@ -11,14 +11,15 @@
  *
  * Normally B is shared and a worker's A block stays in its second-level cache. When the whole of A is small A is
  * shared instead and every element of B is read exactly once: packed into the worker's own cache and used up
- * there. Few rows (generation) do not come here: gemm_few.c reads B where it lies.
+ * there. If B is contiguous over k, the kernel may say how small that is. Few rows (generation) do not come here:
+ * gemm_few.c reads B where it lies.
  *
  * A round is as much as the shared panel holds. A narrow C keeps its running sums in workspace: when all of k
  * fits one round they are a worker's scratch, used and forgotten; when it does not (k is the vocabulary), the
  * rows of a round are so few that every task's sums stay until its last range of k.
  *
  * Invariants (with those of gemm.h)
- *  1. cut_problem depends on shapes, types and the thread count alone; gemm_workspace and gemm_run use it.
+ *  1. cut_problem depends on shapes, types, the thread count and B's layout alone; gemm_workspace and gemm_run use it.
  *  2. However a problem is cut, an element of C is made from the same sums in the same order (gemm_block.c):
  *     the cut cannot be seen in the result.
  */
@@ -92,6 +93,12 @@ static int64_t own_aim(const struct gemm_kernel *kernel)
     return kernel->own_bytes ? kernel->own_bytes : OWN_BYTES;
 }
 
+/* Bytes of A, at most, that are shared. A worker's part of a B that is contiguous over columns is too narrow to be packed fast. */
+static int64_t shared_a_most(const struct gemm_kernel *kernel, bool along)
+{
+    return along && kernel->shared_a_bytes ? kernel->shared_a_bytes : SHARED_A_BYTES;
+}
+
 static void cut_for_shared_a(struct cut *cut, int64_t m, int64_t n, int64_t k, int threads)
 {
     const struct gemm_kernel *kernel = cut->kernel;
@@ -138,13 +145,14 @@ static const struct gemm_kernel *choose_kernel(enum dtype ab_type, bool split)
     return split && ab_type == DT_F32 ? gemm_kernel_split(cpu_level()) : gemm_kernel_at(cpu_level(), ab_type);
 }
 
+/* along: B is contiguous over k. */
 static struct cut cut_problem(int64_t m, int64_t n, int64_t k, const struct gemm_kernel *kernel,
-                              enum dtype c_type, int threads)
+                              enum dtype c_type, int threads, bool along)
 {
     struct cut cut = {.kernel = kernel, .m_round = m, .sets = threads};
     k = max64(k, 1);
     cut.sums = c_type != DT_F32 && k > GEMM_KC;
-    cut.share_a = packed_bytes(cut.kernel, cut.kernel->mr, m, k) <= SHARED_A_BYTES;
+    cut.share_a = (int64_t)packed_bytes(kernel, kernel->mr, m, k) <= shared_a_most(kernel, along);
     if (cut.share_a) {
         cut_for_shared_a(&cut, m, n, k, threads);
     } else {
@@ -158,10 +166,13 @@ static size_t workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enu
                         bool split)
 {
     if (m <= 0 || n <= 0) return 0;
-    struct cut cut = cut_problem(m, n, k, choose_kernel(ab_type, split), c_type, threads);
-    size_t packed = cut.shared_bytes + (size_t)threads * cut.own_bytes + (size_t)cut.sets * cut.sum_bytes;
-    size_t few = gemm_few_workspace(m, k, ab_type); /* which of them it is depends on strides, too */
-    return few > packed ? few : packed;
+    size_t most = gemm_few_workspace(m, k, ab_type); /* which of them it is depends on strides, too */
+    for (int along = 0; along < 2; along++) {
+        struct cut cut = cut_problem(m, n, k, choose_kernel(ab_type, split), c_type, threads, along);
+        size_t own = (size_t)threads * cut.own_bytes, sums = (size_t)cut.sets * cut.sum_bytes;
+        if (cut.shared_bytes + own + sums > most) most = cut.shared_bytes + own + sums;
+    }
+    return most;
 }
 
 size_t gemm_workspace(int64_t m, int64_t n, int64_t k, enum dtype ab_type, enum dtype c_type, int threads)
@@ -185,7 +196,7 @@ size_t gemm_workspace_most(int64_t m, int64_t n, int64_t k, enum dtype ab_type, 
             b = (int64_t)packed_bytes(kernel, kernel->nr, n, k);
     int64_t own_a = (int64_t)packed_bytes(kernel, kernel->mr, m, block),
             own_b = (int64_t)packed_bytes(kernel, kernel->nr, n, block);
-    int64_t shared = max64(min64(a, SHARED_A_BYTES), min64(b, SHARED_BYTES + SHARED_BYTES / 4));
+    int64_t shared = max64(min64(a, shared_a_most(kernel, true)), min64(b, SHARED_BYTES + SHARED_BYTES / 4));
     /* A k smaller than a kernel's group is packed as one, however many lines a piece has. */
     int64_t group = max64((int64_t)packed_bytes(kernel, kernel->mr, m, 1),
                           (int64_t)packed_bytes(kernel, kernel->nr, n, 1));
@@ -343,7 +354,8 @@ void gemm_run(const struct gemm *g, void *workspace, struct threads *team)
     int threads = threads_count(team);
     struct job job = {
         .g = g,
-        .cut = cut_problem(g->m, g->n, g->k, choose_kernel(g->ab_type, g->split), g->c_type, threads),
+        .cut = cut_problem(g->m, g->n, g->k, choose_kernel(g->ab_type, g->split), g->c_type, threads,
+                           g->b_rs == 1),
         .shared = workspace,
     };
     job.own = job.shared + job.cut.shared_bytes;

@@ -139,6 +139,7 @@ const struct gemm_kernel gemm_avx512_f32 = {
     .kg = 1,
     .type = DT_F32,
     .own_bytes = 384 << 10,
+    .shared_a_bytes = 4608 << 10, /* 512 rows of 2,048: packed, B stays in the worker's own cache */
     .pack_a = {gemm_avx512_f32_pack_14, gemm_avx512_bf16_pack_14, gemm_avx512_f16_pack_14},
     .pack_b = {gemm_avx512_f32_pack_32, gemm_avx512_bf16_pack_32, gemm_avx512_f16_pack_32},
     .run = f32_run,

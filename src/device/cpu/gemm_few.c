@@ -156,6 +156,15 @@ static const char *find_ahead(const struct job *job, int64_t n, int64_t k)
     return element(g->b, g->ab_type, (n + job->cols) * g->b_cs + k * job->cols);
 }
 
+/* The lines of this tile further along k, or those of the next tile. */
+static const char *find_next(const struct job *job, int64_t n, int64_t k)
+{
+    const struct gemm *g = job->g;
+    bool same = k + GEMM_KC < g->k;
+    if (job->across || (!same && n + 2 * job->cols > g->n)) return NULL;
+    return element(g->b, g->ab_type, (same ? n : n + job->cols) * g->b_cs + (same ? k + GEMM_KC : 0));
+}
+
 /* From zero, or for an F32 C from what is added to it: it is the running value from the start. */
 static void make_whole(const struct job *job, struct tile *t)
 {
@@ -187,6 +196,7 @@ static void make_blocks(const struct job *job, struct tile *t)
         block.b = element(g->b, g->ab_type, t->n * g->b_cs + k * g->b_rs);
         block.k = min64(GEMM_KC, g->k - k);
         block.ahead = find_ahead(job, t->n, k);
+        block.next = find_next(job, t->n, k);
         for (block.strand = 0; block.strand < strands; block.strand++) {
             bool first = k == 0 && block.strand == 0;
             block.sums = first ? t->value : sums;

@@ -35,6 +35,8 @@ struct gemm_few_block {
     int rows, cols, width;
     /* along: data read after this block, as many bytes as this block has; NULL: unknown. */
     const char *ahead;
+    /* along: where b will be in the block after this one; NULL: unknown. */
+    const char *next;
     int strand;  /* only k % strands == strand, if a kernel sums in strands */
     float *sums; /* 64-byte aligned */
 };

@@ -15,7 +15,8 @@ enum {
     FEW_LINES = 32, /* four groups: enough chains of sums to hide the latency of one */
 };
 
-gemm_few_multiply few_avx2_along_f16; /* gemm_few_avx2_f16.c */
+gemm_few_multiply few_avx2_along_f16;                          /* gemm_few_avx2_f16.c */
+gemm_few_multiply few_avx512_along_f16, few_avx512_along_bf16; /* gemm_few_avx512_halves.c */
 
 /* r[i] = cell i of all lines, from r[line] = eight cells of a line. */
 __attribute__((target("avx2"))) FEW_INLINE void few_turn_8x8(__m256i r[8])

@@ -73,6 +73,9 @@ struct gemm_kernel {
     int strands;
     /* Bytes of A that a worker packs for itself, if the usual number would read B too often; 0: the usual. */
     int own_bytes;
+    /* Bytes of A, at most, that all workers share while each packs its part of a B that is contiguous over k for itself;
+     * 0: the usual. */
+    int shared_a_bytes;
     /* By type of the source; NULL: converted to `type` first. */
     gemm_pack *pack_a[DT_COUNT], *pack_b[DT_COUNT];
     gemm_tile *run;
