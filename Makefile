@@ -33,7 +33,7 @@ test-long: deps  ## unit tests with every case; ranks in full: every family of m
 	@tools/build release cuda_on_cpu_90_tests
 	@CUDA_CPU_CASES=120 tools/run-tests build/release op -k cuda_on_cpu
 	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release unit
-	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k 'ranks|planner_memory'
+	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release fault -k 'ranks|planner_memory|stated_minimum'
 	@PLIMSOLL_LONG_TESTS=1 tools/run-tests build/release cli -k 'packages|bench_gpu$$|plan_report'
 	@tools/plant --check
 

@@ -102,7 +102,8 @@ static void say_where(const char *who, int count, const site &where)
 
 static bool same_place(const site &a, const site &b)
 {
-    return a.line == b.line && !strcmp(a.file, b.file) && !strcmp(a.what, b.what);
+    return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)) &&
+           (a.what == b.what || !strcmp(a.what, b.what));
 }
 
 /* Threads that stand at the same place are one line. */

@@ -53,7 +53,7 @@ function(cuda_on_cpu_library name arch)
   add_dependencies(${name} cuda_on_cpu_sources)
   target_include_directories(${name} PRIVATE "${translated}" "${folder}/include" "${folder}" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
   target_compile_definitions(${name} PRIVATE __CUDA_ARCH__=${arch}0 $<$<EQUAL:${arch},90>:__CUDA_ARCH_FEAT_SM90_ALL>)
-  target_compile_options(${name} PRIVATE -std=gnu++17 -O1 -g1 -w -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics
+  target_compile_options(${name} PRIVATE -std=gnu++17 -Og -g1 -w -fPIC -fno-exceptions -fno-rtti -fno-threadsafe-statics
     -fno-strict-aliasing -ffp-contract=off "SHELL:-include cuda_runtime.h")
 endfunction()
 

@@ -125,16 +125,16 @@ static word *word_at(const char *at)
     return NULL;
 }
 
-static void touch_from(const void *address, size_t bytes, bool writes, const void *code)
+static void check_write(const char *at, const void *code)
 {
-    const char *at = (const char *)address;
-    if (!memory.open) return;
-    const bool shared = word_at(at) != NULL;
-    if (!shared && writes && !is_stack(at) && !cuda_cpu_is_device(at)) {
-        symbol("write: ", code);
-        stop("a write to memory that is no kernel's");
-    }
-    for (size_t done = 0; shared && done < bytes;) {
+    if (is_stack(at) || cuda_cpu_is_device(at)) return;
+    symbol("write: ", code);
+    stop("a write to memory that is no kernel's");
+}
+
+static void touch_shared(const char *at, size_t bytes, bool writes, const void *code)
+{
+    for (size_t done = 0; done < bytes;) {
         const size_t first = (uintptr_t)(at + done) % 4,
                      n = bytes - done < 4 - first ? bytes - done : 4 - first;
         word *w = word_at(at + done);
@@ -145,6 +145,18 @@ static void touch_from(const void *address, size_t bytes, bool writes, const voi
         touch_word(w, (uint8_t)(((1u << n) - 1) << first), at + done, code, writes);
         done += n;
     }
+}
+
+/* Called for every access: most are of other memory, which two comparisons tell. */
+static inline void touch_from(const void *address, size_t bytes, bool writes, const void *code)
+{
+    const char *at = (const char *)address;
+    if (!memory.open) return;
+    const bool near = (size_t)(at - pool) < POOL_BYTES || (at >= memory.low && at < memory.high);
+    if (near && word_at(at))
+        touch_shared(at, bytes, writes, code);
+    else if (writes)
+        check_write(at, code);
 }
 
 /* What a copy wrote is there for everybody who has waited at its mbarrier; who reads earlier gets no numbers. */

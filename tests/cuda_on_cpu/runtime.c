@@ -133,12 +133,18 @@ static bool add_range(void *at, size_t bytes)
     return false;
 }
 
+static bool is_in(const struct range *r, const void *at)
+{
+    return r->bytes && (const char *)at >= r->at && (const char *)at < r->at + r->bytes;
+}
+
+/* Called for every write of a kernel: the one after is mostly to the same range. */
 static struct range *range_at(const void *at)
 {
+    static struct range *last = ranges;
+    if (is_in(last, at)) return last;
     for (int i = 0; i < RANGES; i++)
-        if (ranges[i].bytes && (const char *)at >= ranges[i].at &&
-            (const char *)at < ranges[i].at + ranges[i].bytes)
-            return &ranges[i];
+        if (is_in(&ranges[i], at)) return last = &ranges[i];
     return NULL;
 }
 

@@ -43,8 +43,8 @@ with tempfile.TemporaryDirectory() as folder:
     plim.ok(not bad, f"{STEPS} budgets from {low} to {top}: {len(fitted)} completed, {refused} refused {bad[:3]}")
     plim.ok(fitted and refused, "the stair has both refusals and completions")
 
-    # Placement and recomputation change no bit, on a model whose parameters are moved in several slices.
-    wide = plim.job(folder, training__steps=2, model__hidden_size=256, model__intermediate_size=2816,
+    # Placement and recomputation change no bit, on a model whose parameters are moved in several slices; rows are short.
+    wide = plim.job(folder, training__steps=2, data__max_length=16, model__hidden_size=256, model__intermediate_size=2816,
                     model__vocab_size=4096, training__mixed_precision="bf16", training__micro_batch_size=2)
     seen = {}
     for pins in ("state_tier=device grad_tier=device", "state_tier=disk grad_tier=device", "state_tier=disk grad_tier=disk",

@@ -35,7 +35,8 @@ with tempfile.TemporaryDirectory() as folder:
     write_lines(f"{folder}/b.jsonl.gz", 8 * MIB, opener=gzip.open)
     write_lines(f"{folder}/long.jsonl", 8 * MIB, longest=200000)
     plim.run("tokenize", f"{folder}/a.jsonl", "-o", f"{folder}/a.tok", "-q")
-    path = plim.job(folder, training__steps=25, training__batch_size=16, data__max_length=128)
+    path = plim.job(folder, training__steps=25, training__batch_size=16, data__max_length=128, model__hidden_size=32, model__intermediate_size=64,
+                    model__num_layers=1, model__num_attention_heads=2, model__num_key_value_heads=1)
     points = [("JSON lines, 2 workers", "a.jsonl", []), ("no workers", "a.jsonl", ["data.workers=0"]),
               ("5 workers, packed, large blocks", "a.jsonl", ["data.workers=5", "data.packing=true", "data.shuffle_bytes=16MiB", "data.shuffle_buffer=100000"]),
               ("gzip", "b.jsonl.gz", ["data.max_line_bytes=1MiB"]), ("lines of a megabyte, split", "long.jsonl", ["data.overlong=split"]),

@@ -28,4 +28,7 @@ enum { EVERY = 1 };
 /* Lists of like cases, of which one in three tells whether a change broke something; `make test-long` takes all. */
 #define SOME (EVERY > 1 || getenv("PLIMSOLL_LONG_TESTS") ? EVERY : 3)
 
+/* Likewise one in five, of lists whose cases each plan or train a model. */
+#define FEW (EVERY > 1 || getenv("PLIMSOLL_LONG_TESTS") ? EVERY : 5)
+
 #endif

@@ -31,7 +31,7 @@ static void test_tiers_give_the_same_bits(void **state)
     for (int o = 0; o < 4; o++) {
         struct run cpu, run;
         on_the_cpu(&cpu, optimizers[o]);
-        for (int k = o % SOME; k < TIERS * FAKE_TIMINGS; k += SOME) {
+        for (int k = o % FEW; k < TIERS * FAKE_TIMINGS; k += FEW) {
             char keys[256];
             struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
             snprintf(keys, sizeof keys, "%s %s", optimizers[o], tiers[k / FAKE_TIMINGS]);
@@ -63,7 +63,7 @@ static void test_disk_below_the_host(void **state)
     for (int m = 0; m < 3; m++) {
         struct run cpu, run;
         on_the_cpu(&cpu, maths[m]);
-        for (int k = m % SOME; k < TIERS * FAKE_TIMINGS; k += SOME) {
+        for (int k = m % FEW; k < TIERS * FAKE_TIMINGS; k += FEW) {
             char keys[400];
             struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
             snprintf(keys, sizeof keys, "%s %s", maths[m], tiers[k / FAKE_TIMINGS]);
@@ -331,7 +331,7 @@ static void test_updates_inside_backward(void **state)
         char keys[400];
         snprintf(keys, sizeof keys, "%s %s", inside, maths[m]);
         on_the_cpu(&cpu, keys);
-        for (int k = m % SOME; k < TIERS * FAKE_TIMINGS; k += SOME) {
+        for (int k = m % FEW; k < TIERS * FAKE_TIMINGS; k += FEW) {
             snprintf(keys, sizeof keys, "%s %s training.state_tier=host %s", inside, maths[m],
                      tiers[k / FAKE_TIMINGS]);
             run_all(&run, &fake_open((enum fake_timing)(k % FAKE_TIMINGS))->device, keys);
@@ -386,7 +386,7 @@ static void test_any_job(void **state)
 {
     (void)state;
     enum { JOBS = 60 };
-    for (uint64_t job = 0; job < JOBS; job += SOME) {
+    for (uint64_t job = 0; job < JOBS; job += FEW) {
         char maths[400], keys[512];
         struct run cpu, run;
         const char *pace = DRAW(any_pace, job, 0), *tier = DRAW(any_tier, job, 1);

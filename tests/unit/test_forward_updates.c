@@ -98,7 +98,7 @@ static void test_same_bits_on_a_card(void **state)
         struct run cpu, run;
         char keys[400];
         double want = train_on_cpu(&cpu, maths[m], NULL);
-        for (int k = m % SOME; k<TIERS * FAKE_TIMINGS; k += EVERY> 1 ? 2 * SOME : SOME) {
+        for (int k = m % FEW; k<TIERS * FAKE_TIMINGS; k += EVERY> 1 ? 2 * FEW : FEW) {
             struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
             f->cannot_compile = k % 5 == 0;
             snprintf(keys, sizeof keys, FORWARD "training.state_tier=host %s %s", maths[m],

@@ -337,7 +337,7 @@ static void expect_nothing_else(const char *model)
         struct heard want = answer(&first);
         struct setting others[] = {
             {.others = 7}, {.others = 3, .chunk = 5}, {.chunk = 1, .threads = 1}, {.threads = 3}};
-        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        for (size_t i = EVERY > 1 ? kind % 2 : 0; i<sizeof others / sizeof *others; i += EVERY> 1 ? 2 : 1) {
             others[i].model = first.model, others[i].kind = kind;
             struct heard got = answer(&others[i]);
             assert_int_equal(got.count, want.count);

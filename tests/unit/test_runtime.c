@@ -430,7 +430,7 @@ static void test_failed_replan_keeps_bits(void **state)
     assert_int_equal(run_moved(REFUSED, FAULT_ALLOC, 0, moved), 1);
     assert_memory_equal(calm, moved, sizeof calm);
     for (size_t p = 0; p < sizeof points / sizeof *points; p++)
-        for (int64_t nth = 1;; nth += EVERY > 10 ? 7 : EVERY > 1 ? 3 : 1) {
+        for (int64_t nth = 1;; nth += EVERY > 10 ? 11 : EVERY > 1 ? 3 : 1) {
             int failed = run_moved(TIGHT, points[p], nth, moved);
             assert_memory_equal(calm, moved, sizeof calm);
             if (!failed) break;

@@ -185,7 +185,7 @@ static void must_not_be_faster(const char *device, bool global_norm)
     ask_gpu(device, rig_llama_1b, NULL);
     request.needs_global_norm = global_norm;
     int64_t fixed = (int64_t)preset.facts.overhead_bytes, above = naive_total() - fixed;
-    for (;; above = above * (EVERY > 1 ? 6 : SOME > 1 ? 8 : 9) / 10) {
+    for (;; above = above * (EVERY > 1 ? 6 : SOME > 1 ? 7 : 9) / 10) {
         struct plan plan;
         request.budget = fixed + above;
         enum plim_status status = search(&plan);
@@ -250,7 +250,7 @@ static void test_late_fetches_are_a_last_resort(void **state)
     (void)state;
     int early = 0, late = 0;
     ask_gpu("h200", rig_llama_70b, "training.param_tier=host training.state_tier=host");
-    for (int64_t mib = 13000; mib > 0; mib = mib * (SOME > 1 ? 93 : 98) / 100) {
+    for (int64_t mib = 13000; mib > 0; mib = mib * (SOME > 1 ? 90 : 98) / 100) {
         struct plan plan;
         struct plan_bound bound;
         request.budget = mib << 20;
@@ -310,7 +310,7 @@ static void test_host_budget(void **state)
     int by_host = 0, parts = 0;
     ask_gpu("h200", rig_llama_1b, NULL);
     request.needs_global_norm = true;
-    for (int64_t gib = 32; gib >= 2; gib /= 2 * EVERY)
+    for (int64_t gib = 32; gib >= 2; gib /= SOME > 1 ? 4 : 2)
         for (int64_t host = OVERHEAD; host < (int64_t)24 << 30; host = host * 3 + ((int64_t)1 << 30)) {
             struct plan plan;
             request.budget = gib << 30, request.host_budget = host;

@@ -27,7 +27,7 @@
 #include <cmocka.h>
 
 #define OVERHEAD (8 << 20)
-#define BUDGETS  (70 / SOME)
+#define BUDGETS  (70 / FEW)
 
 /* Ops of tapes that planning LLaMA-70B may build, at any budget. */
 #define WORK_70B 2000000
@@ -228,7 +228,7 @@ static void test_every_combination(void **state)
         for (int j = 0; j < JOBS; j++) {
             struct table t = {0};
             struct tally one = {0};
-            if ((p + j) % SOME) continue; /* every preset and every job */
+            if ((p + JOBS * j) % FEW) continue; /* every job, each with another preset */
             open_job(&t, presets[p], jobs[j]);
             fill(&t);
             run_budgets(&t, &one);
@@ -274,9 +274,9 @@ static void test_the_order_of_rows_does_not_matter(void **state)
                 (int64_t)t.preset.facts.overhead_bytes + (t.preset.facts.unified_memory ? OVERHEAD : 0);
             t.request.budget = fixed + (b.total - fixed) * tenth / 10;
             enum plim_status status = plan_search(&t.request, &plan, &err);
-            for (uint64_t seed = 1; seed <= 3; seed++) {
+            for (uint64_t seed = 1; seed <= (SOME > 1 ? 1 : 3); seed++) {
                 int order[AXES];
-                shuffle(order, seed);
+                shuffle(order, seed + (uint64_t)tenth);
                 assert_int_equal(plan_search_in(&t.request, order, &other, &err), status);
                 assert_true(knobs_equal(&plan.knobs, &other.knobs));
                 plan_release(&other);
@@ -341,7 +341,7 @@ static void test_no_plan_is_slower_than_before(void **state)
         assert_non_null(fgets(line, sizeof line, file));
         assert_int_equal(strncmp(line, name, strlen(name)), 0);
         assert_int_equal(sscanf(line + strlen(name), ",%d,%lf", &fits, &seconds), 2);
-        if (i % SOME == 0) {
+        if (i % FEW == 0) {
             assert_int_equal(plan_search(&request, &plan, &err), fits ? PLIM_OK : PLIM_NO_FIT);
             if (fits && plan.step_seconds > seconds * (1 + 1e-6) + LAUNCH)
                 fail_msg("%s: %g s, it was %g", name, plan.step_seconds, seconds);

@@ -3,9 +3,9 @@
  * large. No budget above the smallest accepted one is refused; context, concurrent requests and predicted tokens/s never
  * fall.
  *
- *     test_serve_budgets [BUDGETS [DEVICE...]]     20 budgets; devices: presets, or "here"
+ *     test_serve_budgets [BUDGETS [DEVICE...]]     14 budgets; devices: presets, or "here"
  *
- * 630 plans by default, twice as many in `make test-long`.
+ * 450 plans by default, three times as many in `make test-long`.
  */
 #include "base/file.h"
 #include "base/minmax.h"
@@ -228,7 +228,7 @@ static void more_budget_is_never_less(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(more_budget_is_never_less)};
-    budgets = SOME > 1 ? 20 : 40;
+    budgets = SOME > 1 ? 14 : 40;
     if (argc > 1) budgets = (int)max64(atoi(argv[1]), TOO_SMALL + 2);
     if (argc > 2) devices = (const char **)argv + 2, device_count = argc - 2;
     return cmocka_run_group_tests(tests, NULL, NULL);

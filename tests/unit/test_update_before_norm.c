@@ -86,7 +86,7 @@ static void test_same_bits(void **state)
         for (int b = (int)m % EVERY; b < BINDINGS; b += EVERY) {
             struct run cpu, run;
             double want = train_on_cpu(&cpu, maths[m], bindings[b]);
-            for (int k = (b + (int)m) % SOME; k < SHARES * FAKE_TIMINGS; k += SOME) {
+            for (int k = (b + (int)m) % FEW; k < SHARES * FAKE_TIMINGS; k += FEW) {
                 char keys[500];
                 struct fake *f = fake_open((enum fake_timing)(k % FAKE_TIMINGS));
                 f->cannot_compile = k % 4 == 0;
