@@ -70,41 +70,6 @@ if(PLIMSOLL_CUDA STREQUAL "ON" AND NOT plimsoll_cuda)
                       "CUDA toolkit or set PLIMSOLL_CUDA=OFF")
 endif()
 
-# plimsoll_cuda_join(SOURCES_VAR): sources of these groups become one each, where only tests link them: nvcc takes a second for each
-# before it comes to our code. A file has a namespace of its own there, so its functions must say extern "C" themselves. Others
-# stay alone.
-set(plimsoll_cuda_groups
-  "attention,attention_backward,attention_bias,attention_decode,attention_forward,attention_hopper,attention_hopper_backward,attention_paged8,attention_plain,attention_plain_backward,attention_prepare"
-  "quantised,quantised_product,quantised_product_q4_0,quantised_product_q4_k,quantised_product_q5_k,quantised_product_q6_k,quantised_product_q8_0,quantised_wide"
-  "linear_f8,matmul_few,matmul_small,sample")
-function(plimsoll_cuda_join sources)
-  set(kept ${${sources}})
-  set(number 0)
-  foreach(group IN LISTS plimsoll_cuda_groups)
-    math(EXPR number "${number} + 1")
-    string(REPLACE "," ";" names "${group}")
-    set(headers)
-    set(text)
-    foreach(name IN LISTS names)
-      set(source "${PROJECT_SOURCE_DIR}/src/device/cuda/${name}.cu")
-      if(NOT source IN_LIST kept)
-        continue()
-      endif()
-      list(REMOVE_ITEM kept "${source}")
-      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${source}")
-      file(STRINGS "${source}" includes REGEX "^#include ")
-      list(APPEND headers ${includes})
-      string(APPEND text "namespace only_${name} {\n#include \"device/cuda/${name}.cu\"\n}\n")
-    endforeach()
-    list(REMOVE_DUPLICATES headers)
-    list(JOIN headers "\n" headers)
-    set(joined "${PROJECT_BINARY_DIR}/cuda/joined_${number}.cu")
-    file(CONFIGURE OUTPUT "${joined}" CONTENT "${headers}\n${text}" @ONLY) # written only when it changes
-    list(APPEND kept "${joined}")
-  endforeach()
-  set(${sources} ${kept} PARENT_SCOPE)
-endfunction()
-
 # plimsoll_cuda_sources(OBJECTS_VAR): objects made of every .cu, empty where they cannot be compiled. Those that only
 # tests link (no card, not asked for) are made for the cards that use all of the code, and fast: no card runs them.
 function(plimsoll_cuda_sources result)
@@ -125,9 +90,6 @@ function(plimsoll_cuda_sources result)
   endif()
   if(plimsoll_cuda_compiles)
     file(GLOB cu_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cu")
-    if(NOT plimsoll_cuda)
-      plimsoll_cuda_join(cu_sources)
-    endif()
     foreach(source IN LISTS cu_sources)
       get_filename_component(name "${source}" NAME_WE)
       set(object "${PROJECT_BINARY_DIR}/cuda/${name}.o")
