@@ -25,12 +25,15 @@ enum { FUSE_MOST = 4 };
 /* Returns true if the device has one kernel for ops [begin, begin + count). */
 typedef bool fuse_can(void *arg, int begin, int count);
 
-/* Rows of a run whose bytes are few. */
+/* Most rows of the runs below that fuse_kept_apart names for few rows. */
 enum { FUSE_FEW_ROWS = 8 };
 
-/* The index after the longest run from op `begin` on whose bytes layouts keep apart, for the run is worth more than they are (layout.h): a norm
- * or a gated unit and the linear_f8s that read its result; of few rows, the split of queries, keys and values, keeping the latter two and
- * attention; and a norm, two linear_qs and the gated unit of both. begin + 1: none. */
+/* Layouts give operands of some runs bytes of their own, because running them as one is worth the memory (layout.h). Returns the index after
+ * the longest such run that begins at op `begin`; begin + 1: none. The runs are
+ *
+ *     norm or glu, linear_f8s that read its result
+ *     split3, kv_put, attn_paged                   few rows
+ *     norm, linear_q, linear_q, glu of both        few rows */
 int fuse_kept_apart(const struct tape *tape, int begin);
 
 /* The index after the longest fused run that begins at op `begin` and ends no later than `end`; begin + 1:

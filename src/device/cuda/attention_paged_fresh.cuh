@@ -1,9 +1,9 @@
 /* attention_paged_fresh.cuh - the step's own keys and values before they are in their blocks: split3, kv_put and attn_paged as one launch.
  *
- * A token that is written waits for one short kernel after the other, so one less is worth more than work that is done twice. Each block of
- * threads splits and turns what it needs of the joint rows: the queries of its lines, and the keys and values of the row's tokens up to its
- * own. It puts these into the pool, too. Blocks that need the same ones put the same bytes there, and none reads them back: what the pool has
- * in their place is loaded with the older keys, before the joint rows exist, and then written over where the tensor cores take it from.
+ * Generating a token is a chain of short kernels, and one kernel less saves more than doing some work twice costs. A block of threads splits
+ * and rotates what it needs of the joint rows: the queries of its lines, and the keys and values of its row up to its own token. It also
+ * writes these keys and values to the pool. Several blocks may write the same ones; they write the same bytes. No block reads them back:
+ * each puts them where the tensor cores read older keys, over the stale bytes that were loaded from the pool before the joint rows existed.
  *
  * Bits are those of the three ops: the same arithmetic, rounded as often. kv_put's slots are those of the rows' positions in their blocks.
  *

@@ -1,8 +1,8 @@
 /* quantised_gated.cuh - the gated unit of two products of one row, for quantised_product.cuh.
  *
- * Items take turns, a panel of the gate and the same panel of what it lets through, so that two neighbouring groups of warps of a block have them at
- * the same time. Their sums meet in shared memory, and the first group makes the unit. The products are rounded to the type of y on the way,
- * as if they had been written: the bits are those of two ops. */
+ * Items alternate: a panel of the gate, then the same panel of `up`. So two neighbouring groups of warps of a block have both at the same time.
+ * Their sums meet in shared memory, and the first group computes the unit. Both products are rounded to the type of y first, as if they had
+ * been written: the bits are those of separate ops. */
 #pragma once
 
 #include "device/cuda/quantised_items.cuh"

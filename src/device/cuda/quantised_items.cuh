@@ -30,7 +30,7 @@ template <class W> ON_GPU item<W::panels> item_of(const problem &p, int number)
 {
     const int expert = p.q.ends ? number / p.groups : 0;
     int group = number - expert * p.groups, row = 0, i = 0;
-    if (W::gated) i = number % 2, group = p.begin[i] + number / 2; /* a gate beside what it lets through */
+    if (W::gated) i = number % 2, group = p.begin[i] + number / 2; /* a panel of the gate, then one of `up` */
     if (p.across > 1) group = number / p.across, row = number - group * p.across;
     while (i + 1 < p.q.parts && group >= p.begin[i + 1]) i++;
     item<W::panels> it;
